@@ -72,7 +72,7 @@ _absl = repository_rule(implementation = _absl_impl, local = True)
 _WKT = ["any", "api", "duration", "empty", "field_mask", "source_context", "struct", "timestamp", "type", "wrappers", "descriptor"]
 
 def _protobuf_build():
-    out = _lib("protobuf", ["-l:libprotobuf.a", "-l:libz.a", "-pthread"])
+    out = _lib("protobuf", ["-l:libprotobuf.a", "-pthread"], ["@zlib"])
     out += _lib("protobuf_lite", ["-l:libprotobuf-lite.a", "-pthread"])
     out += 'exports_files(["protoc"])\n'
     for p in _WKT:
@@ -133,4 +133,10 @@ def system_deps():
         deb = "nlohmann-json3-dev",
         probe = ["/usr/include/nlohmann/json.hpp"],
         files = {"BUILD": _lib("json")},
+    )
+    _repo(
+        name = "zlib",
+        deb = "zlib1g-dev",
+        probe = ["/usr/include/zlib.h"],
+        files = {"BUILD": _lib("zlib", ["-l:libz.a"])},
     )
