@@ -1,0 +1,74 @@
+// Executor: binds a StepPlan to a backend, communicators and a rank, then runs
+// phases.
+//
+// Create allocates the arena (once, exactly MemoryPlan::arena_bytes), binds
+// every node to a prepared kernel and every edge to an event. Run walks the
+// schedule; the same walk is recorded into a capture when capturing is on, and
+// replayed afterwards. After the first run of a phase nothing is allocated and
+// nothing is looked up by name.
+//
+// Threads: one host thread. Several executors (ranks) may live in one process,
+// each with its backend.
+#ifndef GRAPH_EXECUTOR_H_
+#define GRAPH_EXECUTOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "graph/step_plan.h"
+#include "kernels/backend.h"
+#include "kernels/collective/communicator.h"
+
+namespace shardgraph {
+
+struct ExecutorOptions {
+  Backend* backend = nullptr;  // outlives the executor
+  CommunicatorFactory* communicators =
+      nullptr;  // outlives the executor; may be null for a world of one
+  bool capture =
+      true;  // record each phase on its second run, replay from the third on
+  // Debugging: after each node, on its lane. Turns capture off.
+  std::function<absl::Status(NodeId node)> after_node;
+};
+
+class Executor {
+ public:
+  // `plan` outlives the executor. Collective: all ranks create their executors
+  // alike.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(
+      const StepPlan& plan, const ExecutorOptions& options);
+  virtual ~Executor() = default;
+
+  // Runs one phase and waits for it.
+  virtual absl::Status Run(PhaseId phase) = 0;
+
+  // Host to device and back; `bytes` must be the value's contiguous size.
+  // Ordered with runs.
+  virtual absl::Status Write(ValueId value, const void* host,
+                             int64_t bytes) = 0;
+  virtual absl::Status Read(ValueId value, void* host, int64_t bytes) = 0;
+  // The same on raw bytes of a buffer.
+  virtual absl::Status WriteBuffer(BufferId buffer, int64_t offset,
+                                   const void* host, int64_t bytes) = 0;
+  virtual absl::Status ReadBuffer(BufferId buffer, int64_t offset, void* host,
+                                  int64_t bytes) = 0;
+
+  virtual void* arena() const = 0;
+  virtual int64_t arena_bytes() const = 0;
+
+  // From any thread: where each lane stands, for the watchdog: one line per
+  // lane with node, unit and collective.
+  virtual std::string Progress() const = 0;
+  // From any thread: makes a blocked Run return with `reason`.
+  virtual void Abort(const absl::Status& reason) = 0;
+};
+
+}  // namespace shardgraph
+
+#endif  // GRAPH_EXECUTOR_H_
