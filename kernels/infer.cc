@@ -112,4 +112,14 @@ absl::Status ResultDType(const Attributes& attributes, DType otherwise,
   return absl::OkStatus();
 }
 
+OpCost BytesMoved(absl::Span<const TensorType> operands,
+                  absl::Span<const TensorType> results) {
+  OpCost cost;
+  for (const TensorType& type : operands)
+    cost.bytes += type.num_elements() * SizeOf(type.dtype);
+  for (const TensorType& type : results)
+    cost.bytes += type.num_elements() * SizeOf(type.dtype);
+  return cost;
+}
+
 }  // namespace shardgraph

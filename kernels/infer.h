@@ -1,5 +1,5 @@
-// Checks that the `infer` functions of ops share: counts, dtypes and shapes of
-// operands, with messages that name the operand.
+// What the `infer` and `cost` functions of ops share: checks of counts, dtypes
+// and shapes of operands, with messages that name the operand.
 //
 // Errors are InvalidArgument; InferResults puts the op's name in front. Call
 // CheckCount first: the others take operands that exist.
@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kernels/attributes.h"
+#include "kernels/op.h"
 #include "kernels/tensor.h"
 
 namespace shardgraph {
@@ -43,6 +44,10 @@ absl::Status CheckAttribute(const Attributes& attributes,
 // The attribute "dtype", which must be a floating one; `otherwise` when absent.
 absl::Status ResultDType(const Attributes& attributes, DType otherwise,
                          DType* dtype);
+
+// A cost without FLOPs: every operand and result moved once.
+OpCost BytesMoved(absl::Span<const TensorType> operands,
+                  absl::Span<const TensorType> results);
 
 // What sums of this dtype are kept in, and saved statistics stored as: F64 for
 // F64, else F32.

@@ -1,0 +1,80 @@
+#include "kernels/layout/layout.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/infer.h"
+#include "kernels/status_macros.h"
+
+namespace shardgraph {
+namespace {
+
+absl::Status InferFill(const Attributes& attributes,
+                       absl::Span<const TensorType> operands,
+                       std::vector<TensorType>* results) {
+  SG_RETURN_IF_ERROR(CheckCount(operands, {}));
+  SG_RETURN_IF_ERROR(CheckAttribute(attributes, "shape"));
+  SG_RETURN_IF_ERROR(CheckAttribute(attributes, "dtype"));
+  const std::string name = attributes.String("dtype");
+  DType dtype;
+  if (!ParseDType(name, &dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attribute dtype is \"", name, "\", must be a dtype such as F32"));
+  }
+  const double value = attributes.Double("value");
+  if (!IsFloating(dtype) && value != std::trunc(value)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attribute value is ", value, ", must be an integer for ", name));
+  }
+  Dims shape;
+  for (const int64_t size : attributes.Ints("shape")) {
+    if (size < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "attribute shape holds ", size, ", sizes must not be negative"));
+    }
+    shape.push_back(size);
+  }
+  results->push_back(TensorType(dtype, shape));
+  return absl::OkStatus();
+}
+
+absl::Status InferKvWrite(const Attributes&,
+                          absl::Span<const TensorType> operands,
+                          std::vector<TensorType>* results) {
+  SG_RETURN_IF_ERROR(CheckCount(operands, {"cache", "new", "position"}));
+  const TensorType& cache = operands[0];
+  SG_RETURN_IF_ERROR(CheckFloating(cache, "cache"));
+  SG_RETURN_IF_ERROR(CheckRank(cache, "cache", 4, 4));
+  SG_RETURN_IF_ERROR(
+      CheckType(operands[1], "new", cache.dtype,
+                {cache.dim(0), kAnySize, cache.dim(2), cache.dim(3)}));
+  SG_RETURN_IF_ERROR(CheckScalar(operands[2], "position", DType::kI64));
+  results->push_back(cache);
+  return absl::OkStatus();
+}
+
+// Only the new rows move.
+OpCost KvWriteCost(const Attributes&, absl::Span<const TensorType> operands,
+                   absl::Span<const TensorType>) {
+  OpCost cost;
+  cost.bytes = 2 * operands[1].num_elements() * SizeOf(operands[1].dtype);
+  return cost;
+}
+
+}  // namespace
+
+absl::Span<const OpDef* const> LayoutOps() {
+  static const OpDef* const ops[] = {
+      new OpDef{.name = "fill", .infer = InferFill},
+      new OpDef{.name = "kv_write",
+                .infer = InferKvWrite,
+                .cost = KvWriteCost,
+                .in_place = {0},
+                .strided_operands = 0b10},
+  };
+  return ops;
+}
+
+}  // namespace shardgraph
