@@ -131,7 +131,8 @@ absl::Span<const OpDef* const> EmbeddingOps() {
       new OpDef{.name = "rotary",
                 .infer = InferRotary,
                 .cost = RotaryCost,
-                .strided_operands = 0b1},
+                .strided_operands = 0b1,
+                .strided_results = 0b1},
   };
   return ops;
 }

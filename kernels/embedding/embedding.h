@@ -27,8 +27,8 @@
 //   int original_max_position).
 //   f_i and a are F32 numbers (for every dtype of x, F64 too, as in Hugging
 //   Face's code); cos and sin are rounded to F32, then to x's dtype; the two
-//   products and their sum are FP32 (FP64 for F64), rounded once. x may be
-//   strided. Source: Su et al., "RoFormer", 2021; Llama 3.1 scaling of
+//   products and their sum are FP32 (FP64 for F64), rounded once. x and y may
+//   be strided. Source: Su et al., "RoFormer", 2021; Llama 3.1 scaling of
 //   frequencies as published with its configuration.
 #ifndef KERNELS_EMBEDDING_EMBEDDING_H_
 #define KERNELS_EMBEDDING_EMBEDDING_H_

@@ -67,7 +67,7 @@ OpCost KvWriteCost(const Attributes&, absl::Span<const TensorType> operands,
 
 absl::Span<const OpDef* const> LayoutOps() {
   static const OpDef* const ops[] = {
-      new OpDef{.name = "fill", .infer = InferFill},
+      new OpDef{.name = "fill", .infer = InferFill, .strided_results = 0b1},
       new OpDef{.name = "kv_write",
                 .infer = InferKvWrite,
                 .cost = KvWriteCost,

@@ -3,7 +3,8 @@
 // fill() -> tensor
 //   Attributes: shape (ints, required), dtype (a DTypeName, required), value
 //   (double, default 0; for integer dtypes it must be an integer). Every
-//   element is `value`, rounded once.
+//   element is `value`, rounded once. The result may be strided: what lies
+//   between its elements is kept.
 //
 // kv_write(cache[B, S, K, D], new[B, T, K, D], position I64 scalar) -> cache
 //   In place: rows position .. position + T - 1 of every sequence become those

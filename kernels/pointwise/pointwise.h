@@ -25,8 +25,9 @@
 //   Both results may be strided.
 //
 // cast(x) -> y
-//   Attribute dtype (required). Same shape, rounded once; with x's own dtype
-//   the copy of a strided tensor to a contiguous one.
+//   Attribute dtype (required). Same shape, rounded once. Can accumulate:
+//   y = destination + x, rounded once. The result may be strided: with x's own
+//   dtype it is the copy into or out of a strided place.
 //
 // scale(x, factor F32 scalar) -> x * factor
 #ifndef KERNELS_POINTWISE_POINTWISE_H_
