@@ -7,8 +7,8 @@
 // Operands are evaluated once. What a user can get wrong is an absl::Status
 // instead (status_macros.h).
 
-#ifndef SHARDGRAPH_KERNELS_CHECK_H_
-#define SHARDGRAPH_KERNELS_CHECK_H_
+#ifndef KERNELS_CHECK_H_
+#define KERNELS_CHECK_H_
 
 #include <functional>
 #include <memory>
@@ -91,4 +91,4 @@ std::unique_ptr<std::string> CheckComparison(const A& a, const B& b,
 #define SG_CHECK_GT(a, b) SG_CHECK_COMPARISON_(a, >, b)
 #define SG_CHECK_GE(a, b) SG_CHECK_COMPARISON_(a, >=, b)
 
-#endif  // SHARDGRAPH_KERNELS_CHECK_H_
+#endif  // KERNELS_CHECK_H_

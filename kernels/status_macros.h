@@ -4,8 +4,8 @@
 //   SG_ASSIGN_OR_RETURN(const Plan plan, MakePlan(spec));
 //   SG_CHECK_OK(plan.Verify()) << "step " << step;
 
-#ifndef SHARDGRAPH_KERNELS_STATUS_MACROS_H_
-#define SHARDGRAPH_KERNELS_STATUS_MACROS_H_
+#ifndef KERNELS_STATUS_MACROS_H_
+#define KERNELS_STATUS_MACROS_H_
 
 #include <memory>
 #include <string>
@@ -71,4 +71,4 @@ std::unique_ptr<std::string> CheckIsOk(const T& result, const char* what) {
   ::shardgraph::internal::FatalMessage(__FILE__, __LINE__, *sg_failure_)   \
       .stream()
 
-#endif  // SHARDGRAPH_KERNELS_STATUS_MACROS_H_
+#endif  // KERNELS_STATUS_MACROS_H_

@@ -1,7 +1,7 @@
 // A kernel for cuda_library_test: y += a * x, recorded into a CUDA graph.
 
-#ifndef SHARDGRAPH_TOOLS_BUILD_CUDA_LIBRARY_TEST_KERNEL_H_
-#define SHARDGRAPH_TOOLS_BUILD_CUDA_LIBRARY_TEST_KERNEL_H_
+#ifndef TOOLS_BUILD_CUDA_LIBRARY_TEST_KERNEL_H_
+#define TOOLS_BUILD_CUDA_LIBRARY_TEST_KERNEL_H_
 
 #include <string>
 #include <vector>
@@ -10,4 +10,4 @@
 std::string ReplayAxpy(float a, const std::vector<float>& x,
                        std::vector<float>& y);
 
-#endif  // SHARDGRAPH_TOOLS_BUILD_CUDA_LIBRARY_TEST_KERNEL_H_
+#endif  // TOOLS_BUILD_CUDA_LIBRARY_TEST_KERNEL_H_
