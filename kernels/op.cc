@@ -73,16 +73,21 @@ absl::Status InferResults(const OpDef& op, const Attributes& attributes,
   return absl::OkStatus();
 }
 
-OpCost CostOf(const OpDef& op, const Attributes& attributes,
-              absl::Span<const TensorType> operands,
-              absl::Span<const TensorType> results) {
-  if (op.cost != nullptr) return op.cost(attributes, operands, results);
+OpCost CostOfMemory(absl::Span<const TensorType> operands,
+                    absl::Span<const TensorType> results) {
   OpCost cost;
   for (const TensorType& type : operands)
     cost.bytes += type.num_elements() * SizeOf(type.dtype);
   for (const TensorType& type : results)
     cost.bytes += type.num_elements() * SizeOf(type.dtype);
   return cost;
+}
+
+OpCost CostOf(const OpDef& op, const Attributes& attributes,
+              absl::Span<const TensorType> operands,
+              absl::Span<const TensorType> results) {
+  if (op.cost != nullptr) return op.cost(attributes, operands, results);
+  return CostOfMemory(operands, results);
 }
 
 }  // namespace shardgraph

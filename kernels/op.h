@@ -89,6 +89,10 @@ absl::Status InferResults(const OpDef& op, const Attributes& attributes,
                           absl::Span<const TensorType> operands,
                           std::vector<TensorType>* results);
 
+// No FLOPs, every operand and result moved once.
+OpCost CostOfMemory(absl::Span<const TensorType> operands,
+                    absl::Span<const TensorType> results);
+
 OpCost CostOf(const OpDef& op, const Attributes& attributes,
               absl::Span<const TensorType> operands,
               absl::Span<const TensorType> results);

@@ -1,8 +1,11 @@
 #include "kernels/op_table.h"
 
+#include "kernels/attention/attention.h"
 #include "kernels/collective/collective_ops.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/layout/layout.h"
+#include "kernels/loss/loss.h"
+#include "kernels/matmul/matmul.h"
 #include "kernels/norm/norm.h"
 #include "kernels/optimizer/optimizer.h"
 #include "kernels/pointwise/pointwise.h"
@@ -14,8 +17,9 @@ const std::vector<const OpDef*>& AllOps() {
   static const auto& ops = *[] {
     auto* all = new std::vector<const OpDef*>();
     for (const absl::Span<const OpDef* const> family :
-         {NormOps(), PointwiseOps(), RandomOps(), EmbeddingOps(),
-          OptimizerOps(), LayoutOps(), CollectiveOps()}) {
+         {MatmulOps(), AttentionOps(), NormOps(), PointwiseOps(), RandomOps(),
+          EmbeddingOps(), LossOps(), OptimizerOps(), LayoutOps(),
+          CollectiveOps()}) {
       all->insert(all->end(), family.begin(), family.end());
     }
     return all;
