@@ -1,0 +1,26 @@
+#include "kernels/reference/kernels.h"
+
+#include "kernels/collective/collective_ops.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/layout/layout.h"
+#include "kernels/norm/norm.h"
+#include "kernels/optimizer/optimizer.h"
+#include "kernels/pointwise/pointwise.h"
+#include "kernels/random/dropout.h"
+
+namespace shardgraph {
+
+const KernelTable& ReferenceKernels() {
+  static const auto& table = *new KernelTable({
+      NormReferenceKernels(),
+      PointwiseReferenceKernels(),
+      RandomReferenceKernels(),
+      EmbeddingReferenceKernels(),
+      OptimizerReferenceKernels(),
+      LayoutReferenceKernels(),
+      CollectiveKernels(),
+  });
+  return table;
+}
+
+}  // namespace shardgraph
