@@ -28,6 +28,8 @@ inline void RelaxCpu() {
 
 class Signal {
  public:
+  static constexpr uint32_t kEverybody = ~0u;
+
   uint32_t Load() const { return value_.load(std::memory_order_acquire); }
 
   // Each change is sequentially consistent: a sleeper is either counted before
@@ -37,14 +39,16 @@ class Signal {
   uint32_t Or(uint32_t bits) { return value_.fetch_or(bits) | bits; }
   uint32_t And(uint32_t bits) { return value_.fetch_and(bits) & bits; }
 
-  // Wakes up to `count` sleepers; call it after a change.
-  void Wake(int count = INT_MAX) {
-    if (sleepers_.load() != 0) Futex(FUTEX_WAKE_PRIVATE, count);
+  // Wakes up to `count` sleepers whose mask has a bit of `mask`; call it after
+  // a change.
+  void Wake(int count = INT_MAX, uint32_t mask = kEverybody) {
+    if (sleepers_.load() != 0) Futex(FUTEX_WAKE_BITSET, count, mask);
   }
 
-  // Returns the first value seen for which `done(value)` holds.
+  // Returns the first value seen for which `done(value)` holds. The mask keeps
+  // away wake-ups that are meant for others.
   template <typename Done>
-  uint32_t Await(Done done) {
+  uint32_t Await(Done done, uint32_t mask = kEverybody) {
     // About 10 microseconds on a free core; where threads outnumber cores the
     // yields hand the core to whom we wait for.
     for (int spin = 0; spin < kSpins; ++spin) {
@@ -60,7 +64,7 @@ class Signal {
       sleepers_.fetch_add(1);
       const uint32_t value = value_.load();
       const bool finished = done(value);
-      if (!finished) Futex(FUTEX_WAIT_PRIVATE, static_cast<int>(value));
+      if (!finished) Futex(FUTEX_WAIT_BITSET, static_cast<int>(value), mask);
       sleepers_.fetch_sub(1);
       if (finished) return value;
     }
@@ -70,9 +74,10 @@ class Signal {
   static constexpr int kSpins = 256;
   static constexpr int kSpinsPerYield = 64;
 
-  void Futex(int operation, int argument) {
+  void Futex(int operation, int argument, uint32_t mask) {
     static_assert(sizeof(value_) == sizeof(uint32_t));
-    syscall(SYS_futex, &value_, operation, argument, nullptr, nullptr, 0);
+    syscall(SYS_futex, &value_, operation | FUTEX_PRIVATE_FLAG, argument,
+            nullptr, nullptr, mask);
   }
 
   std::atomic<uint32_t> value_{0};

@@ -1,0 +1,41 @@
+#include "kernels/testing/allocations.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<int64_t> allocations{0};
+
+void* Count(void* data) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (data == nullptr) throw std::bad_alloc();
+  return data;
+}
+
+}  // namespace
+
+// The other forms of new and delete call these.
+void* operator new(size_t size) {
+  return Count(std::malloc(std::max<size_t>(size, 1)));
+}
+void* operator new(size_t size, std::align_val_t alignment) {
+  const size_t a = static_cast<size_t>(alignment);
+  return Count(
+      std::aligned_alloc(a, (std::max<size_t>(size, 1) + a - 1) / a * a));
+}
+void operator delete(void* data) noexcept { std::free(data); }
+void operator delete(void* data, size_t) noexcept { std::free(data); }
+void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
+void operator delete(void* data, size_t, std::align_val_t) noexcept {
+  std::free(data);
+}
+
+namespace shardgraph {
+
+int64_t NumAllocations() { return allocations.load(); }
+
+}  // namespace shardgraph

@@ -1,0 +1,16 @@
+// Counts heap allocations: a test that links this has its own operator new.
+//
+// Counts operator new on any thread; not malloc called by C libraries.
+#ifndef KERNELS_TESTING_ALLOCATIONS_H_
+#define KERNELS_TESTING_ALLOCATIONS_H_
+
+#include <cstdint>
+
+namespace shardgraph {
+
+// Since the process started.
+int64_t NumAllocations();
+
+}  // namespace shardgraph
+
+#endif  // KERNELS_TESTING_ALLOCATIONS_H_
