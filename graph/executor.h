@@ -45,8 +45,15 @@ class Executor {
       const StepPlan& plan, const ExecutorOptions& options);
   virtual ~Executor() = default;
 
-  // Runs one phase and waits for it.
-  virtual absl::Status Run(PhaseId phase) = 0;
+  // Enqueues one run of the phase. Errors appear at Synchronize.
+  virtual absl::Status Enqueue(PhaseId phase) = 0;
+  // Waits for everything enqueued; the first error, naming node, unit and
+  // phase.
+  virtual absl::Status Synchronize() = 0;
+  absl::Status Run(PhaseId phase) {
+    const absl::Status status = Enqueue(phase);
+    return status.ok() ? Synchronize() : status;
+  }
 
   // Host to device and back; `bytes` must be the value's contiguous size.
   // Ordered with runs.
@@ -65,7 +72,7 @@ class Executor {
   // From any thread: where each lane stands, for the watchdog: one line per
   // lane with node, unit and collective.
   virtual std::string Progress() const = 0;
-  // From any thread: makes a blocked Run return with `reason`.
+  // From any thread: makes a blocked Synchronize return with `reason`.
   virtual void Abort(const absl::Status& reason) = 0;
 };
 
