@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "kernels/lane.h"
 #include "kernels/tensor.h"
@@ -91,6 +92,11 @@ class CommunicatorFactory {
   // over the world, the same `bytes` everywhere. Null with OK: none better than
   // malloc. Freed with the factory.
   virtual absl::StatusOr<void*> AllocateWindow(int64_t bytes) = 0;
+
+  // How long each later meeting of ranks may take, in communicators made
+  // before and after: long until the first step is done, shorter then. From any
+  // thread.
+  virtual void SetTimeout(absl::Duration timeout) {}
 };
 
 }  // namespace shardgraph
