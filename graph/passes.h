@@ -46,8 +46,12 @@ struct ScheduleOptions {
 // only nodes of the gather lane, to prefetch them. Emits the transitive
 // reduction (through lanes and edges) of: data dependencies (RAW, WAR, WAW on
 // byte ranges in program order), throttle edges (gather k waits for the last
-// reader of the gathered buffer `max_units_in_flight` gathers before it) and
+// reader of the gathered buffer `max_units_in_flight` gathers before it; the
+// first writer of a unit's gradient for the reduction so many before it) and
 // prefetch edges. All collectives of a phase get one total order.
+// Other lanes keep program order: what consumes a reduction (accumulate) stalls
+// the compute lane unless whoever emits it puts it on the reduce lane too
+// (Node::lane) or later in the program.
 absl::StatusOr<std::vector<PhaseSchedule>> Schedule(
     const Graph& graph, const TargetSpec& target,
     const ScheduleOptions& options);

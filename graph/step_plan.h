@@ -41,9 +41,10 @@ struct PhaseSchedule {
 };
 
 struct MemoryPlan {
-  std::vector<int64_t>
-      offsets;              // by BufferId: bytes from the start of the arena
-  int64_t arena_bytes = 0;  // persistent_bytes + the transient part
+  // By BufferId: bytes from the start of the arena; kNone for a phase-lifetime
+  // buffer that no node touches.
+  std::vector<int64_t> offsets;
+  int64_t arena_bytes = 0;       // persistent_bytes + the transient part
   int64_t persistent_bytes = 0;  // run and step lifetime
   int64_t transient_bytes = 0;
   // Over the total orders: maximum of the live transient bytes, a buffer living
@@ -64,6 +65,7 @@ struct CommunicationVolume {
   int64_t all_gather_bytes = 0;
   int64_t reduce_scatter_bytes = 0;
   int64_t all_reduce_bytes = 0;
+  int64_t all_to_all_bytes = 0;  // like a reduce-scatter
 };
 
 struct StepPlan {
