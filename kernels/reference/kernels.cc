@@ -3,6 +3,7 @@
 #include "kernels/collective/collective_ops.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/layout/layout.h"
+#include "kernels/matmul/matmul.h"
 #include "kernels/norm/norm.h"
 #include "kernels/optimizer/optimizer.h"
 #include "kernels/pointwise/pointwise.h"
@@ -12,6 +13,7 @@ namespace shardgraph {
 
 const KernelTable& ReferenceKernels() {
   static const auto& table = *new KernelTable({
+      MatmulReferenceKernels(),
       NormReferenceKernels(),
       PointwiseReferenceKernels(),
       RandomReferenceKernels(),

@@ -9,9 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/reference/access.h"
 #include "kernels/testing/guarded_tensor.h"
-#include "kernels/testing/thread_pools.h"
+#include "kernels/testing/uneven_pool.h"
 
 namespace shardgraph {
 namespace {
@@ -273,14 +274,14 @@ void CheckKernels(absl::Span<const OpCase> cases,
                   absl::Span<const KernelDef> reference,
                   absl::Span<const KernelDef> kernels) {
   UnevenPool uneven;
-  SpawningPool three(3);
+  const std::unique_ptr<ThreadPool> three = MakeThreadPool(3);
   for (const OpCase& op_case : cases) {
     SCOPED_TRACE(op_case.Name());
     const std::optional<Run> run =
         RunCase(op_case, kernels, false, Alignment::kAligned, &uneven);
     if (!run.has_value()) continue;
-    const std::optional<Run> again =
-        RunCase(op_case, kernels, false, Alignment::kOffByOneElement, &three);
+    const std::optional<Run> again = RunCase(
+        op_case, kernels, false, Alignment::kOffByOneElement, three.get());
     const std::optional<Run> truth =
         RunCase(op_case, reference, true, Alignment::kAligned, &uneven);
     const std::optional<Run> oracle =

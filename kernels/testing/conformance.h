@@ -5,9 +5,9 @@
 // reference kernel on the same values with every floating operand widened to
 // F64 (so that the declared rounding points vanish). A kernel under test runs
 // with results and workspace poisoned (NaN bytes), sentinels around every
-// tensor and in the gaps of strided ones, once on one thread and once on three
-// with data misaligned by one element: both must give the same bits, write
-// nothing but their results, and read no gap.
+// tensor and in the gaps of strided ones: once on one thread that divides loops
+// unevenly, and once on three with data misaligned by one element. Both must
+// give the same bits, write nothing but their results, and read no gap.
 //
 //   std::vector<OpCase> MatmulCases();
 //   TEST(Matmul, Reference) {

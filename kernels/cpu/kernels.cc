@@ -1,0 +1,30 @@
+#include "kernels/cpu/kernels.h"
+
+#include "kernels/collective/collective_ops.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/layout/layout.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/norm/norm.h"
+#include "kernels/optimizer/optimizer.h"
+#include "kernels/pointwise/pointwise.h"
+#include "kernels/random/dropout.h"
+
+namespace shardgraph {
+
+const KernelTable& CpuKernels() {
+  static const auto& table = *new KernelTable({
+      // Later lists win.
+      MatmulReferenceKernels(),
+      NormReferenceKernels(),
+      PointwiseReferenceKernels(),
+      RandomReferenceKernels(),
+      EmbeddingReferenceKernels(),
+      OptimizerReferenceKernels(),
+      LayoutReferenceKernels(),
+      CollectiveKernels(),
+      MatmulCpuKernels(),
+  });
+  return table;
+}
+
+}  // namespace shardgraph

@@ -1,0 +1,49 @@
+// CPU targets: instruction sets that hot loops are compiled for, chosen at run
+// time.
+//
+// Sources listed in a cpu_target_library (kernels/cpu/targets.bzl) are compiled
+// once per target, each time with SG_CPU_TARGET defined as the name of the
+// namespace that holds what they define:
+//
+//   namespace shardgraph::SG_CPU_TARGET {
+//   void GemmTile(...) { ... }
+//   }
+//
+// Such a source includes only headers of plain structs: an inline function that
+// another header brings in, compiled there for AVX2, could replace the one that
+// the rest of the program uses.
+#ifndef KERNELS_CPU_TARGET_H_
+#define KERNELS_CPU_TARGET_H_
+
+#include <vector>
+
+namespace shardgraph {
+
+enum class CpuTarget {
+  kBaseline,  // x86-64: SSE2
+  kAvx2,      // AVX2 and FMA
+  kAvx512,    // F, BW, DQ, VL
+};
+
+// Those that this processor runs, in the order above.
+std::vector<CpuTarget> SupportedCpuTargets();
+// The last of them; asked once.
+CpuTarget BestCpuTarget();
+
+// The one of three functions that is for `target`.
+template <typename F>
+F* ForTarget(CpuTarget target, F* baseline, F* avx2, F* avx512) {
+  switch (target) {
+    case CpuTarget::kAvx512:
+      return avx512;
+    case CpuTarget::kAvx2:
+      return avx2;
+    case CpuTarget::kBaseline:
+      break;
+  }
+  return baseline;
+}
+
+}  // namespace shardgraph
+
+#endif  // KERNELS_CPU_TARGET_H_

@@ -1,0 +1,184 @@
+#include "kernels/matmul/matmul.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cpu/target.h"
+#include "kernels/matmul/gemm.h"
+#include "kernels/testing/conformance.h"
+
+namespace shardgraph {
+namespace {
+
+const OpDef* Matmul() { return MatmulOps()[0]; }
+const OpDef* ColumnSum() { return MatmulOps()[1]; }
+
+struct Sizes {
+  int64_t m, n, k;
+};
+
+OpCase MatmulCase(DType dtype, Sizes sizes, bool transpose_a, bool transpose_b,
+                  int64_t gap = 0) {
+  const auto type = [&](int64_t rows, int64_t columns) {
+    return TensorType(dtype, {rows, columns}, {columns + gap, 1});
+  };
+  OpCase op_case;
+  op_case.op = Matmul();
+  op_case.attributes.SetInt("transpose_a", transpose_a)
+      .SetInt("transpose_b", transpose_b);
+  op_case.operands = {
+      transpose_a ? type(sizes.k, sizes.m) : type(sizes.m, sizes.k),
+      transpose_b ? type(sizes.n, sizes.k) : type(sizes.k, sizes.n)};
+  if (gap > 0) op_case.result_strides = {{sizes.n + 2 * gap, 1}};
+  return op_case;
+}
+
+void AddBias(OpCase* op_case, DType dtype, int64_t n) {
+  op_case->attributes.SetInt("bias", 1);
+  op_case->operands.push_back(TensorType(dtype, {n}));
+}
+
+void Accumulate(OpCase* op_case, TensorType destination) {
+  op_case->attributes.SetInt("accumulate", 1)
+      .SetString("dtype", DTypeName(destination.dtype));
+  op_case->operands.push_back(destination);
+}
+
+std::vector<OpCase> Cases() {
+  std::vector<OpCase> cases;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    // Sizes on both sides of every block: registers, tiles, packed depth.
+    for (const Sizes sizes :
+         {Sizes{1, 1, 1}, Sizes{0, 3, 2}, Sizes{3, 0, 2}, Sizes{3, 5, 0},
+          Sizes{7, 17, 9}, Sizes{13, 33, 40}, Sizes{6, 16, 256},
+          Sizes{1, 300, 257}, Sizes{195, 2, 31}, Sizes{9, 261, 513}}) {
+      for (const bool transpose_a : {false, true}) {
+        for (const bool transpose_b : {false, true}) {
+          cases.push_back(MatmulCase(dtype, sizes, transpose_a, transpose_b));
+          cases.push_back(
+              MatmulCase(dtype, sizes, transpose_a, transpose_b, 3));
+        }
+      }
+    }
+    OpCase with_bias = MatmulCase(dtype, {9, 35, 20}, false, true);
+    AddBias(&with_bias, dtype, 35);
+    cases.push_back(with_bias);
+    Accumulate(&with_bias, TensorType(dtype, {9, 35}, {40, 1}));
+    cases.push_back(with_bias);
+    // The gradient of a weight: F32 sums over many rows, in place.
+    OpCase gradient = MatmulCase(dtype, {20, 24, 1000}, true, false);
+    Accumulate(&gradient, TensorType(DType::kF32, {20, 24}));
+    cases.push_back(gradient);
+    OpCase empty = MatmulCase(dtype, {4, 5, 0}, false, false);
+    Accumulate(&empty, TensorType(DType::kF32, {4, 5}));
+    cases.push_back(empty);
+
+    for (const Dims& shape :
+         {Dims{1, 1}, Dims{0, 5}, Dims{3, 0}, Dims{7, 130}, Dims{300, 63}}) {
+      OpCase sum;
+      sum.op = ColumnSum();
+      sum.operands = {TensorType(dtype, shape)};
+      cases.push_back(sum);
+      sum.operands = {TensorType(dtype, shape, {shape[1] + 5, 1})};
+      Accumulate(&sum, TensorType(DType::kF32, {shape[1]}));
+      cases.push_back(sum);
+    }
+  }
+  cases.push_back(MatmulCase(DType::kF64, {5, 6, 7}, true, true));
+  cases.push_back(MatmulCase(DType::kF16, {5, 6, 7}, false, true));
+  return cases;
+}
+
+TEST(Matmul, Reference) {
+  CheckKernels(Cases(), MatmulReferenceKernels(), MatmulReferenceKernels());
+}
+
+TEST(Matmul, Cpu) {
+  CheckKernels(Cases(), MatmulReferenceKernels(), MatmulCpuKernels());
+}
+
+TEST(Matmul, EveryOpHasCasesAndKernels) {
+  EXPECT_EQ(CoveredOps(Cases()), NamesOf(MatmulOps()));
+  EXPECT_EQ(CoveredOps(MatmulReferenceKernels()), NamesOf(MatmulOps()));
+  EXPECT_EQ(CoveredOps(MatmulCpuKernels()), NamesOf(MatmulOps()));
+}
+
+TEST(Matmul, ReferenceByHand) {
+  OpCase op_case = MatmulCase(DType::kF32, {2, 2, 3}, false, true);
+  op_case.operands[0].values = {1, 2, 3, 4, 5, 6};
+  op_case.operands[1].values = {1, 0, -1, 2, 1, 0};
+  AddBias(&op_case, DType::kF32, 2);
+  op_case.operands[2].values = {10, 20};
+  EXPECT_EQ(Evaluate(op_case, MatmulReferenceKernels(), true)[0],
+            (ResultValues{8, 24, 8, 33}));
+  op_case = MatmulCase(DType::kF32, {2, 2, 3}, true, false);
+  op_case.operands[0].values = {1, 4, 2, 5, 3, 6};
+  op_case.operands[1].values = {1, 2, 0, 1, -1, 0};
+  EXPECT_EQ(Evaluate(op_case, MatmulReferenceKernels(), true)[0],
+            (ResultValues{-2, 4, -2, 13}));
+}
+
+// Each instruction set that this processor has, with integers: exact.
+TEST(Gemm, EveryTargetIsExactOnIntegers) {
+  const int64_t m = 201, n = 270, k = 300;
+  std::vector<float> a(m * k), b(n * k), c(m * n);
+  for (int64_t i = 0; i < m * k; ++i) a[i] = (i * 7 + i / k) % 11 - 5;
+  for (int64_t i = 0; i < n * k; ++i) b[i] = (i * 5 + i / k) % 13 - 6;
+  GemmProblem problem;
+  problem.m = m;
+  problem.n = n;
+  problem.k = k;
+  problem.a = AsGemmMatrix({a.data(), TensorType(DType::kF32, {m, k})});
+  problem.b =
+      Transposed(AsGemmMatrix({b.data(), TensorType(DType::kF32, {n, k})}));
+  SetGemmResult({c.data(), TensorType(DType::kF32, {m, n})}, &problem);
+  for (const CpuTarget target : SupportedCpuTargets()) {
+    std::fill(c.begin(), c.end(), 0.5f);
+    RunGemmHere(problem, target);
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        int64_t sum = 0;
+        for (int64_t p = 0; p < k; ++p)
+          sum += static_cast<int64_t>(a[i * k + p]) *
+                 static_cast<int64_t>(b[j * k + p]);
+        ASSERT_EQ(c[i * n + j], sum)
+            << "target " << static_cast<int>(target) << " at " << i << "," << j;
+      }
+    }
+  }
+}
+
+TEST(Matmul, InferenceNamesWhatIsWrong) {
+  std::vector<TensorType> results;
+  const TensorType x(DType::kF32, {2, 3});
+  absl::Status status = InferResults(*Matmul(), Attributes(), {x, x}, &results);
+  EXPECT_EQ(status.message(),
+            "matmul: a is F32[2,3] and b is F32[2,3]; the inner sizes 3 and 2 "
+            "must be equal");
+  EXPECT_FALSE(InferResults(*Matmul(), Attributes().SetInt("transpose_b", 1),
+                            {x, TensorType(DType::kBF16, {4, 3})}, &results)
+                   .ok());
+  EXPECT_FALSE(
+      InferResults(*Matmul(),
+                   Attributes().SetInt("transpose_b", 1).SetInt("bias", 1),
+                   {x, x, TensorType(DType::kF32, {3})}, &results)
+          .ok());
+  EXPECT_FALSE(InferResults(*ColumnSum(), Attributes(),
+                            {TensorType(DType::kF32, {2, 3, 4})}, &results)
+                   .ok());
+}
+
+TEST(Matmul, CostsAreTheFormula) {
+  const Attributes attributes =
+      Attributes().SetInt("transpose_a", 1).SetString("dtype", "F32");
+  const std::vector<TensorType> operands = {TensorType(DType::kBF16, {5, 3}),
+                                            TensorType(DType::kBF16, {5, 7})};
+  std::vector<TensorType> results;
+  ASSERT_TRUE(InferResults(*Matmul(), attributes, operands, &results).ok());
+  const OpCost cost = CostOf(*Matmul(), attributes, operands, results);
+  EXPECT_EQ(cost.matmul_flops, 2 * 3 * 7 * 5);
+  EXPECT_EQ(cost.bytes, 2 * (5 * 3 + 5 * 7) + 4 * 3 * 7);
+}
+
+}  // namespace
+}  // namespace shardgraph
