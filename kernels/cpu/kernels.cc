@@ -1,8 +1,10 @@
 #include "kernels/cpu/kernels.h"
 
+#include "kernels/attention/attention.h"
 #include "kernels/collective/collective_ops.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/layout/layout.h"
+#include "kernels/loss/loss.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/norm/norm.h"
 #include "kernels/optimizer/optimizer.h"
@@ -15,10 +17,12 @@ const KernelTable& CpuKernels() {
   static const auto& table = *new KernelTable({
       // Later lists win.
       MatmulReferenceKernels(),
+      AttentionReferenceKernels(),
       NormReferenceKernels(),
       PointwiseReferenceKernels(),
       RandomReferenceKernels(),
       EmbeddingReferenceKernels(),
+      LossReferenceKernels(),
       OptimizerReferenceKernels(),
       LayoutReferenceKernels(),
       CollectiveKernels(),

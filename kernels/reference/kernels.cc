@@ -1,8 +1,10 @@
 #include "kernels/reference/kernels.h"
 
+#include "kernels/attention/attention.h"
 #include "kernels/collective/collective_ops.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/layout/layout.h"
+#include "kernels/loss/loss.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/norm/norm.h"
 #include "kernels/optimizer/optimizer.h"
@@ -14,10 +16,12 @@ namespace shardgraph {
 const KernelTable& ReferenceKernels() {
   static const auto& table = *new KernelTable({
       MatmulReferenceKernels(),
+      AttentionReferenceKernels(),
       NormReferenceKernels(),
       PointwiseReferenceKernels(),
       RandomReferenceKernels(),
       EmbeddingReferenceKernels(),
+      LossReferenceKernels(),
       OptimizerReferenceKernels(),
       LayoutReferenceKernels(),
       CollectiveKernels(),
