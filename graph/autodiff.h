@@ -49,9 +49,16 @@ struct GradientBase {
   std::vector<Range> required;
 };
 
+// A gradient that comes from elsewhere: backward starts at `value` too.
+struct GradientSeed {
+  ValueId value = kNone;
+  ValueId gradient = kNone;  // of the same type; only read
+};
+
 struct DifferentiateOptions {
   std::vector<GradientLeaf> leaves;
   std::vector<GradientBase> bases;
+  std::vector<GradientSeed> seeds;
   // A parameter without any contribution: filled with zero if true, else
   // FailedPrecondition naming it and the remedy.
   bool zero_unused = false;

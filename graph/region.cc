@@ -1,0 +1,123 @@
+#include "graph/region.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace shardgraph {
+namespace {
+
+// A block of a row-major array: per dimension of the grid the interval [first,
+// first + size).
+struct Interval {
+  int64_t first = 0;
+  int64_t size = 1;
+};
+
+// `region`, moved by -origin, in the coordinates of a grid whose strides
+// descend, each a multiple of the next. False when it is no block of the grid.
+bool ToBlock(const Region& region, int64_t origin,
+             const std::vector<int64_t>& strides,
+             std::vector<Interval>* block) {
+  block->assign(strides.size(), Interval{});
+  int64_t rest = region.offset - origin;
+  for (size_t k = 0; k < strides.size(); ++k) {
+    (*block)[k].first = rest / strides[k];
+    rest %= strides[k];
+  }
+  for (const Region::Dim& dim : region.dims) {
+    size_t k =
+        std::find(strides.begin(), strides.end(), dim.stride) - strides.begin();
+    int64_t size = dim.size;
+    // A dimension that runs over several steps of the next outer one fills all
+    // of them or is no block.
+    while (k > 0) {
+      const int64_t limit = strides[k - 1] / strides[k];
+      Interval& interval = (*block)[k];
+      if (interval.size != 1) return false;
+      if (interval.first + size <= limit) break;
+      if (interval.first != 0 || size % limit != 0) return false;
+      interval.size = limit;
+      size /= limit;
+      --k;
+    }
+    if ((*block)[k].size != 1) return false;
+    (*block)[k].size = size;
+  }
+  return true;
+}
+
+}  // namespace
+
+Region::Region(int64_t offset, const TensorType& type)
+    : offset(offset), elements(type.num_elements()) {
+  if (elements == 0) return;
+  for (int i = 0; i < type.rank(); ++i) {
+    if (type.shape[i] == 1) continue;
+    const Dim dim{type.shape[i], type.strides[i]};
+    if (!dims.empty() && dims.back().stride == dim.size * dim.stride) {
+      dims.back() = Dim{dims.back().size * dim.size, dim.stride};
+    } else {
+      dims.push_back(dim);
+    }
+  }
+}
+
+Region Region::Range(int64_t begin, int64_t end) {
+  return Region(begin, TensorType(DType::kU8, {end - begin}));
+}
+
+int64_t Region::end() const {
+  if (elements == 0) return offset;
+  int64_t end = offset + 1;
+  for (const Dim& dim : dims) end += (dim.size - 1) * dim.stride;
+  return end;
+}
+
+bool Disjoint(const Region& a, const Region& b) {
+  if (a.elements == 0 || b.elements == 0) return true;
+  if (a.end() <= b.offset || b.end() <= a.offset) return true;
+  std::vector<int64_t> strides = {1};
+  for (const Region* region : {&a, &b})
+    for (const Region::Dim& dim : region->dims) strides.push_back(dim.stride);
+  std::sort(strides.begin(), strides.end(), std::greater<int64_t>());
+  strides.erase(std::unique(strides.begin(), strides.end()), strides.end());
+  for (size_t k = 1; k < strides.size(); ++k)
+    if (strides[k] <= 0 || strides[k - 1] % strides[k] != 0) return false;
+  const int64_t origin = std::min(a.offset, b.offset);
+  std::vector<Interval> block_a, block_b;
+  if (!ToBlock(a, origin, strides, &block_a) ||
+      !ToBlock(b, origin, strides, &block_b)) {
+    return false;
+  }
+  for (size_t k = 0; k < strides.size(); ++k) {
+    const Interval &x = block_a[k], &y = block_b[k];
+    if (x.first + x.size <= y.first || y.first + y.size <= x.first) return true;
+  }
+  return false;
+}
+
+bool Covers(absl::Span<const Region> parts, int64_t begin, int64_t end) {
+  if (begin >= end) return true;
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  int64_t inside = 0;  // elements of parts that lie wholly in the range
+  for (const Region& part : parts) {
+    if (part.elements == 0) continue;
+    if (part.contiguous()) ranges.emplace_back(part.offset, part.end());
+    if (begin <= part.offset && part.end() <= end) inside += part.elements;
+  }
+  std::sort(ranges.begin(), ranges.end());
+  int64_t reached = begin;
+  for (const auto& [first, last] : ranges)
+    if (first <= reached) reached = std::max(reached, last);
+  if (reached >= end) return true;
+  // Strided parts: disjoint ones that count as many elements as the range.
+  if (inside != end - begin) return false;
+  for (size_t i = 0; i < parts.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (!Disjoint(parts[i], parts[j])) return false;
+  return true;
+}
+
+}  // namespace shardgraph
