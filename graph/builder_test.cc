@@ -39,8 +39,7 @@ TEST_F(BuilderTest, TiedResultsAreTheNextVersionOfTheSameBytes) {
   EXPECT_EQ(graph_.value(second).buffer, graph_.value(first).buffer);
   EXPECT_EQ(graph_.value(first).version + 1, graph_.value(second).version);
   EXPECT_EQ(PrintNode(graph_, 1),
-            "%4 = matmul(%0, %1, %2) accumulate=1 : F32[2,4] @block forward" +
-                std::string());
+            "%3 = matmul(%0, %1, %2) accumulate=1 : F32[2,4] @block forward");
 }
 
 TEST_F(BuilderTest, CurrentSeesTheLastWriterOfAnyPartOfTheRange) {
