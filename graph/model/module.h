@@ -70,12 +70,14 @@ struct ForwardOptions {
   uint64_t seed = 0;            // of dropout
   int64_t cache_length = 0;     // S: kGenerate; capacity of the caches
   int64_t loss_chunk_rows = 0;  // rows of logits at a time; 0: chosen
+  std::string input_prefix;  // of the names of batch tensors: phases of other
+                             // shapes have their own
 };
 
-// Inputs are named batch tensors of the graph: "tokens" I32[B*T], "targets"
-// I32[B*T] (-100: masked), "sequence_ids" I64[B] (only with dropout),
-// "last_rows" I32[B] (kGenerate: the row of each sequence whose logits are
-// wanted).
+// Inputs are named batch tensors of the graph, their names behind input_prefix:
+// "tokens" I32[B*T], "targets" I32[B*T] (-100: masked), "sequence_ids" I64[B]
+// (only with dropout), "last_rows" I32[B] (kGenerate: the row of each sequence
+// whose logits are wanted).
 struct ForwardResult {
   ValueId stats =
       kNone;  // F64[2]: sum of token losses, number of unmasked targets

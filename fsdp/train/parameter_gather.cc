@@ -1,0 +1,144 @@
+#include "fsdp/train/parameter_gather.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace shardgraph {
+
+ParameterGather::ParameterGather(GraphBuilder* builder,
+                                 const ShardLayout& layout,
+                                 const ShardSpec& spec, DType dtype,
+                                 const std::vector<BufferId>& compute,
+                                 const std::vector<UnitId>& units)
+    : builder_(builder),
+      layout_(layout),
+      spec_(spec),
+      dtype_(dtype),
+      compute_(compute),
+      unit_ids_(units),
+      gathered_(layout.units().size()) {}
+
+ValueId ParameterGather::Whole(int unit) {
+  Gathered& gathered = gathered_[unit];
+  gathered.last_use = static_cast<NodeId>(builder_->graph().nodes.size());
+  if (gathered.whole != kNone) return gathered.whole;
+
+  const FlatParameter& flat = layout_.units()[unit].flat;
+  gathered.shard = builder_->External(compute_[unit],
+                                      TensorType(dtype_, {flat.shard_numel}));
+  if (layout_.shards() == 1) {
+    gathered.whole = gathered.shard;
+    return gathered.whole;
+  }
+  const std::string scope(builder_->scope());
+  const UnitId around = builder_->unit();
+  builder_->SetScope(flat.name);
+  builder_->SetUnit(unit_ids_[unit]);
+  Buffer buffer;
+  buffer.name = absl::StrCat(flat.name, "/gathered");
+  buffer.bytes = flat.padded_numel * SizeOf(dtype_);
+  buffer.alignment = 4096;
+  buffer.kind = MemoryKind::kGatheredParameter;
+  const Placement placement{builder_->AddBuffer(std::move(buffer)), 0,
+                            TensorType(dtype_, {flat.padded_numel})};
+  gathered.whole = builder_->Emit1("all_gather", {gathered.shard},
+                                   Attributes()
+                                       .SetString(kGroupAttribute, kShardGroup)
+                                       .SetInt("size", layout_.shards()),
+                                   placement);
+  builder_->SetScope(scope);
+  builder_->SetUnit(around);
+  return gathered.whole;
+}
+
+ValueId ParameterGather::Get(const Parameter& parameter) {
+  const ShardLayout::Place place = layout_.PlaceOf(parameter);
+  const FlatMember& member =
+      layout_.units()[place.unit].flat.members[place.member];
+  return builder_->View(Whole(place.unit), member.offset, parameter.shape,
+                        ContiguousStrides(parameter.shape));
+}
+
+std::optional<ValueId> ParameterGather::GetStacked(
+    absl::Span<const Parameter* const> parameters) {
+  const ShardLayout::Place first = layout_.PlaceOf(*parameters[0]);
+  const FlatParameter& flat = layout_.units()[first.unit].flat;
+  Dims shape = parameters[0]->shape;
+  shape[0] = 0;
+  int64_t end = flat.members[first.member].offset;
+  for (const Parameter* parameter : parameters) {
+    const ShardLayout::Place place = layout_.PlaceOf(*parameter);
+    if (place.unit != first.unit || flat.members[place.member].offset != end)
+      return std::nullopt;
+    SG_CHECK(std::equal(shape.begin() + 1, shape.end(),
+                        parameter->shape.begin() + 1, parameter->shape.end()))
+        << parameter->name << " cannot be stacked";
+    shape[0] += parameter->shape[0];
+    end += parameter->numel();
+  }
+  return builder_->View(Whole(first.unit), flat.members[first.member].offset,
+                        shape, ContiguousStrides(shape));
+}
+
+void ParameterGather::Enter(const Module& module) {
+  const int unit = layout_.UnitAround(module);
+  if (unit < 0 || layout_.units()[unit].module != &module) return;
+  open_.push_back({unit, builder_->graph().nodes.size()});
+  builder_->SetUnit(unit_ids_[unit]);
+}
+
+void ParameterGather::Exit(const Module& module, ValueId output) {
+  if (open_.empty() || layout_.units()[open_.back().unit].module != &module)
+    return;
+  const OpenUnit unit = open_.back();
+  open_.pop_back();
+  spans_.push_back(
+      {unit.unit, unit.first_node, builder_->graph().nodes.size(),
+       output == kNone ? kNone : builder_->graph().values[output].buffer});
+  builder_->SetUnit(open_.empty() ? kNone : unit_ids_[open_.back().unit]);
+}
+
+void ParameterGather::MarkRematerialized() {
+  Graph& graph = builder_->graph();
+  const bool reshard =
+      spec_.reshard_after_forward() && spec_.strategy() != SHARD_GRAD_OP;
+  if (reshard && layout_.shards() > 1) {
+    const auto last =
+        std::max_element(gathered_.begin(), gathered_.end(),
+                         [](const Gathered& a, const Gathered& b) {
+                           return a.last_use < b.last_use;
+                         });
+    for (const Gathered& gathered : gathered_) {
+      if (gathered.whole == kNone || gathered.whole == last->whole) continue;
+      graph.buffers[graph.values[gathered.whole].buffer].rematerialize = true;
+    }
+  }
+  if (spec_.recompute() == NONE) return;
+  // What leaves a unit is kept: it is what recomputation starts from. The root
+  // is no unit to recompute: it is the loss.
+  std::set<BufferId> kept;
+  for (const Span& span : spans_) kept.insert(span.output);
+  for (const Span& span : spans_) {
+    if (layout_.units()[span.unit].name.empty()) continue;
+    for (size_t i = span.begin; i < span.end; ++i) {
+      const Node& node = graph.nodes[i];
+      const bool chosen =
+          spec_.recompute() == FULL ||
+          std::find(spec_.recompute_ops().begin(), spec_.recompute_ops().end(),
+                    node.op->name) != spec_.recompute_ops().end();
+      if (!chosen) continue;
+      for (ValueId result : node.results) {
+        Buffer& buffer = graph.buffers[graph.values[result].buffer];
+        if (buffer.kind == MemoryKind::kActivation &&
+            buffer.lifetime == Lifetime::kPhase &&
+            kept.count(graph.values[result].buffer) == 0) {
+          buffer.rematerialize = true;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace shardgraph

@@ -1,0 +1,79 @@
+// ParameterGather: the ParameterSource of sharded training. Gathers a unit's
+// flat parameter where it is first used and hands out views of it.
+#ifndef FSDP_TRAIN_PARAMETER_GATHER_H_
+#define FSDP_TRAIN_PARAMETER_GATHER_H_
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "fsdp/shard/flat_parameter.h"
+#include "graph/builder.h"
+#include "graph/model/module.h"
+#include "proto/shard.pb.h"
+
+namespace shardgraph {
+
+inline constexpr char kShardGroup[] = "shard";
+inline constexpr char kReplicateGroup[] = "replicate";
+inline constexpr char kWorldGroup[] = "world";
+
+class ParameterGather final : public ParameterSource {
+ public:
+  // `compute`: buffer of each unit's compute shard; `units`: graph unit of
+  // each. All outlive this object, which serves one forward pass of the
+  // builder's current phase.
+  ParameterGather(GraphBuilder* builder, const ShardLayout& layout,
+                  const ShardSpec& spec, DType dtype,
+                  const std::vector<BufferId>& compute,
+                  const std::vector<UnitId>& units);
+
+  ValueId Get(const Parameter& parameter) override;
+  std::optional<ValueId> GetStacked(
+      absl::Span<const Parameter* const> parameters) override;
+  void Enter(const Module& module) override;
+  void Exit(const Module& module, ValueId output) override;
+
+  // What was gathered: the shard and the whole flat parameter of unit i; kNone
+  // when it was not used.
+  struct Gathered {
+    ValueId shard = kNone;
+    ValueId whole = kNone;
+    NodeId last_use =
+        kNone;  // lower bound: the node count when it was last asked for
+  };
+  const std::vector<Gathered>& gathered() const { return gathered_; }
+
+  // Call when forward is emitted. Marks what backward makes again: gathered
+  // parameters (but of the unit used last, which backward needs at once) and,
+  // by ShardSpec::recompute, activations inside units.
+  void MarkRematerialized();
+
+ private:
+  struct OpenUnit {
+    int unit;
+    size_t first_node;
+  };
+  struct Span {
+    int unit;
+    size_t begin, end;  // nodes
+    BufferId output;
+  };
+
+  ValueId Whole(int unit);
+
+  GraphBuilder* builder_;
+  const ShardLayout& layout_;
+  const ShardSpec& spec_;
+  DType dtype_;
+  const std::vector<BufferId>& compute_;
+  const std::vector<UnitId>& unit_ids_;
+  std::vector<Gathered> gathered_;
+  std::vector<OpenUnit> open_;
+  std::vector<Span> spans_;  // of finished units, inner ones first
+};
+
+}  // namespace shardgraph
+
+#endif  // FSDP_TRAIN_PARAMETER_GATHER_H_

@@ -1,0 +1,402 @@
+#include "fsdp/train/step_builder.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/train/parameter_gather.h"
+#include "graph/autodiff.h"
+#include "graph/builder.h"
+#include "graph/passes.h"
+#include "kernels/check.h"
+#include "kernels/status_macros.h"
+#include "kernels/step_state.h"
+
+namespace shardgraph {
+namespace {
+
+const TensorType kF64Scalar(DType::kF64, {});
+const TensorType kF32Scalar(DType::kF32, {});
+const TensorType kI32Scalar(DType::kI32, {});
+const TensorType kI64Scalar(DType::kI64, {});
+const TensorType kGroupsF32(DType::kF32, {StepState::kMaxGroups});
+const TensorType kGroupsF64(DType::kF64, {StepState::kMaxGroups});
+// loss_sum and token_count.
+const TensorType kLossPair(DType::kF64, {2});
+
+class StepBuilder {
+ public:
+  explicit StepBuilder(const StepRequest& request)
+      : request_(request),
+        config_(*request.config),
+        layout_(*request.layout),
+        world_(request.groups.shard * request.groups.replicate),
+        builder_(&step_.graph) {
+    step_.compute = ComputeDType(config_.precision().compute());
+  }
+
+  absl::StatusOr<StepGraph> Build() {
+    step_.graph.groups = {
+        {kWorldGroup, world_, 1},
+        {kShardGroup, request_.groups.shard, 1},
+        {kReplicateGroup, request_.groups.replicate, request_.groups.shard}};
+    AddPersistent();
+    if (request_.train) {
+      SG_RETURN_IF_ERROR(Micro());
+      Update();
+    }
+    if (request_.evaluate) SG_RETURN_IF_ERROR(Evaluate());
+    if (request_.generate) SG_RETURN_IF_ERROR(Generate());
+    AddOutputs();
+    return std::move(step_);
+  }
+
+ private:
+  BufferId Persistent(const std::string& unit, absl::string_view what,
+                      MemoryKind kind, DType dtype, int64_t numel,
+                      Lifetime lifetime = Lifetime::kRun) {
+    Buffer buffer;
+    buffer.name = absl::StrCat(unit, "/", what);
+    buffer.bytes = numel * SizeOf(dtype);
+    buffer.alignment = 4096;
+    buffer.lifetime = lifetime;
+    buffer.kind = kind;
+    return builder_.AddBuffer(std::move(buffer));
+  }
+
+  void AddPersistent() {
+    step_.state = builder_.state_buffer();
+    const bool adamw = config_.optimizer().kind() == OptimizerSpec::ADAMW;
+    const bool moment = adamw || config_.optimizer().momentum() != 0;
+    for (const ShardUnit& unit : layout_.units()) {
+      const int64_t n = unit.flat.shard_numel;
+      unit_ids_.push_back(builder_.AddUnit(unit.name));
+      UnitBuffers buffers;
+      if (request_.train || step_.compute == DType::kF32) {
+        buffers.master = Persistent(
+            unit.name, "master", MemoryKind::kMasterParameter, DType::kF32, n);
+      }
+      buffers.compute =
+          step_.compute == DType::kF32
+              ? buffers.master
+              : Persistent(unit.name, "compute", MemoryKind::kComputeParameter,
+                           step_.compute, n);
+      if (request_.train) {
+        if (moment)
+          buffers.exp_avg =
+              Persistent(unit.name, "exp_avg", MemoryKind::kOptimizerState,
+                         DType::kF32, n);
+        if (adamw)
+          buffers.exp_avg_sq =
+              Persistent(unit.name, "exp_avg_sq", MemoryKind::kOptimizerState,
+                         DType::kF32, n);
+        buffers.gradient =
+            Persistent(unit.name, "gradient", MemoryKind::kGradientShard,
+                       DType::kF32, n, Lifetime::kStep);
+      }
+      compute_.push_back(buffers.compute);
+      step_.units.push_back(buffers);
+    }
+  }
+
+  // A field of StepState as the nodes so far have left it.
+  ValueId State(size_t offset, const TensorType& type) {
+    return builder_.StateField(offset, type);
+  }
+  Placement StatePlace(size_t offset, const TensorType& type) {
+    return Placement{step_.state, static_cast<int64_t>(offset), type};
+  }
+
+  ForwardOptions Forward(ForwardMode mode) const {
+    ForwardOptions options;
+    options.mode = mode;
+    options.batch = config_.data().micro_batch_size();
+    options.length = config_.data().sequence_length();
+    options.compute = step_.compute;
+    options.seed = config_.run().seed();
+    return options;
+  }
+
+  ParameterGather Source() {
+    return ParameterGather(&builder_, layout_, config_.shard(), step_.compute,
+                           compute_, unit_ids_);
+  }
+
+  // Adds a batch's (loss, tokens) to the step's.
+  void AddLoss(ValueId stats) {
+    builder_.SetScope("");
+    builder_.SetUnit(kNone);
+    builder_.Emit("accumulate",
+                  {State(offsetof(StepState, loss_sum), kLossPair), stats,
+                   State(offsetof(StepState, micro), kI64Scalar)});
+  }
+
+  void ReduceLoss() {
+    if (world_ == 1) return;
+    builder_.Emit("all_reduce",
+                  {State(offsetof(StepState, loss_sum), kLossPair)},
+                  Over(kWorldGroup, world_));
+  }
+
+  static Attributes Over(absl::string_view group, int size) {
+    return Attributes().SetString(kGroupAttribute, group).SetInt("size", size);
+  }
+
+  absl::Status Micro() {
+    builder_.SetPhase("micro");
+    builder_.SetDirection(Direction::kForward);
+    ParameterGather source = Source();
+    SG_ASSIGN_OR_RETURN(
+        const ForwardResult forward,
+        request_.model->Emit(builder_, source, Forward(ForwardMode::kTrain)));
+    source.MarkRematerialized();
+    AddLoss(forward.stats);
+
+    DifferentiateOptions options;
+    for (size_t i = 0; i < layout_.units().size(); ++i) {
+      const ParameterGather::Gathered& gathered = source.gathered()[i];
+      if (gathered.whole == kNone) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("no parameter of \"", layout_.units()[i].name,
+                         "\" is used by the model"));
+      }
+      options.leaves.push_back({gathered.shard, [this, i](ValueId gradient) {
+                                  ReduceGradient(i, gradient);
+                                }});
+      GradientBase base;
+      base.value = gathered.whole;
+      base.dtype = DType::kF32;
+      base.alignment = 4096;
+      for (const FlatMember& member : layout_.units()[i].flat.members) {
+        base.required.push_back(
+            {member.parameter->name, member.offset, member.parameter->numel()});
+      }
+      options.bases.push_back(std::move(base));
+    }
+    SG_RETURN_IF_ERROR(Differentiate(builder_, options));
+    return Rematerialize(step_.graph, builder_.phase());
+  }
+
+  // A unit's gradient, reduced over its shard group, goes into its shard.
+  void ReduceGradient(int i, ValueId gradient) {
+    Graph& graph = step_.graph;
+    const int64_t n = layout_.units()[i].flat.shard_numel;
+    if (layout_.shards() > 1)
+      graph.buffers[graph.values[gradient].buffer].kind =
+          MemoryKind::kReduceStage;
+    if (request_.groups.replicate > 1) {
+      gradient =
+          builder_.Emit1("all_reduce", {gradient},
+                         Over(kReplicateGroup, request_.groups.replicate));
+    }
+    const ValueId shard = builder_.External(step_.units[i].gradient,
+                                            TensorType(DType::kF32, {n}));
+    const ValueId sum = builder_.Emit1(
+        "accumulate",
+        {shard, gradient, State(offsetof(StepState, micro), kI64Scalar)});
+    // Behind the reduction on its lane, so that compute does not wait for it.
+    if (world_ > 1)
+      graph.nodes[graph.values[sum].producer].lane = LaneKind::kReduce;
+  }
+
+  void Update() {
+    builder_.SetPhase("update");
+    builder_.SetDirection(Direction::kUpdate);
+    builder_.SetScope("");
+    builder_.SetUnit(kNone);
+    const int64_t units = static_cast<int64_t>(layout_.units().size());
+    Buffer norms;
+    norms.name = "gradient_sums";
+    norms.bytes = units * SizeOf(DType::kF64);
+    norms.kind = MemoryKind::kState;
+    const BufferId sums = builder_.AddBuffer(std::move(norms));
+    for (int64_t i = 0; i < units; ++i) {
+      const FlatParameter& flat = layout_.units()[i].flat;
+      builder_.SetScope(flat.name);
+      builder_.SetUnit(unit_ids_[i]);
+      builder_.Emit1("sum_of_squares", {Shard(step_.units[i].gradient, i)},
+                     SegmentsOf(flat),
+                     Placement{sums, i * SizeOf(DType::kF64), kF64Scalar});
+    }
+    builder_.SetScope("");
+    builder_.SetUnit(kNone);
+    ValueId all = builder_.Current(sums, TensorType(DType::kF64, {units}), 0);
+    if (layout_.shards() > 1) {
+      all = builder_.Emit1("all_reduce", {all},
+                           Over(kShardGroup, request_.groups.shard));
+    }
+    ReduceLoss();
+    builder_.Emit("finish_gradients",
+                  {all, State(offsetof(StepState, token_count), kF64Scalar),
+                   State(offsetof(StepState, nominal_tokens), kF64Scalar),
+                   State(offsetof(StepState, loss_scale), kF32Scalar)},
+                  Attributes().SetDouble(
+                      "max_norm", config_.optimizer().max_gradient_norm()),
+                  {StatePlace(offsetof(StepState, gradient_norm), kF64Scalar),
+                   StatePlace(offsetof(StepState, gradient_scale), kF64Scalar),
+                   StatePlace(offsetof(StepState, found_inf), kI32Scalar)});
+    for (int64_t i = 0; i < units; ++i) Optimize(i);
+    builder_.SetScope("");
+    builder_.SetUnit(kNone);
+    Attributes betas;
+    for (int group : {kDecayGroup, kNoDecayGroup}) {
+      betas.SetDouble(absl::StrCat("beta1_", group),
+                      config_.optimizer().beta1());
+      betas.SetDouble(absl::StrCat("beta2_", group),
+                      config_.optimizer().beta2());
+    }
+    builder_.Emit("advance_state",
+                  {State(offsetof(StepState, optimizer_step), kI64Scalar),
+                   State(offsetof(StepState, beta1_power), kGroupsF64),
+                   State(offsetof(StepState, beta2_power), kGroupsF64),
+                   State(offsetof(StepState, found_inf), kI32Scalar)},
+                  betas);
+  }
+
+  ValueId Shard(BufferId buffer, int unit, DType dtype = DType::kF32) {
+    return builder_.Current(
+        buffer, TensorType(dtype, {layout_.units()[unit].flat.shard_numel}), 0);
+  }
+
+  Attributes SegmentsOf(const FlatParameter& flat) const {
+    return Attributes()
+        .SetString(kGroupAttribute, kShardGroup)
+        .SetInts("segments", flat.SegmentAttribute());
+  }
+
+  void Optimize(int i) {
+    const FlatParameter& flat = layout_.units()[i].flat;
+    const OptimizerSpec& spec = config_.optimizer();
+    const UnitBuffers& buffers = step_.units[i];
+    builder_.SetScope(flat.name);
+    builder_.SetUnit(unit_ids_[i]);
+    const bool has_compute = buffers.compute != buffers.master;
+    Attributes attributes = SegmentsOf(flat);
+    attributes.SetInt("has_compute", has_compute);
+    std::vector<ValueId> operands = {Shard(buffers.master, i),
+                                     Shard(buffers.gradient, i)};
+    if (buffers.exp_avg != kNone) operands.push_back(Shard(buffers.exp_avg, i));
+    if (buffers.exp_avg_sq != kNone)
+      operands.push_back(Shard(buffers.exp_avg_sq, i));
+    if (has_compute)
+      operands.push_back(Shard(buffers.compute, i, step_.compute));
+    operands.push_back(State(offsetof(StepState, learning_rate), kGroupsF32));
+    const bool adamw = spec.kind() == OptimizerSpec::ADAMW;
+    if (adamw) {
+      operands.push_back(State(offsetof(StepState, beta1_power), kGroupsF64));
+      operands.push_back(State(offsetof(StepState, beta2_power), kGroupsF64));
+    }
+    operands.push_back(State(offsetof(StepState, gradient_scale), kF64Scalar));
+    operands.push_back(State(offsetof(StepState, found_inf), kI32Scalar));
+    for (int group : {kDecayGroup, kNoDecayGroup}) {
+      attributes.SetDouble(absl::StrCat("weight_decay_", group),
+                           group == kDecayGroup ? spec.weight_decay() : 0.0);
+      if (adamw) {
+        attributes.SetDouble(absl::StrCat("beta1_", group), spec.beta1());
+        attributes.SetDouble(absl::StrCat("beta2_", group), spec.beta2());
+        attributes.SetDouble(absl::StrCat("epsilon_", group), spec.epsilon());
+      } else if (buffers.exp_avg != kNone) {
+        attributes.SetDouble(absl::StrCat("momentum_", group), spec.momentum());
+      }
+    }
+    if (!adamw) attributes.SetInt("has_momentum", buffers.exp_avg != kNone);
+    builder_.Emit(adamw ? "adamw" : "sgd", operands, attributes);
+  }
+
+  absl::Status Evaluate() {
+    builder_.SetPhase("eval");
+    builder_.SetDirection(Direction::kForward);
+    ParameterGather source = Source();
+    SG_ASSIGN_OR_RETURN(const ForwardResult forward,
+                        request_.model->Emit(builder_, source,
+                                             Forward(ForwardMode::kEvaluate)));
+    AddLoss(forward.stats);
+    builder_.SetPhase("eval_reduce");
+    if (world_ > 1) {
+      ReduceLoss();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Generate() {
+    const GenerateShape& shape = request_.generate_shape;
+    for (const auto& [phase, length] :
+         {std::pair<const char*, int64_t>{"prefill", shape.prefill_length},
+          {"decode", int64_t{1}}}) {
+      builder_.SetPhase(phase);
+      builder_.SetDirection(Direction::kForward);
+      ParameterGather source = Source();
+      ForwardOptions options = Forward(ForwardMode::kGenerate);
+      options.batch = shape.batch;
+      options.length = length;
+      options.cache_length = shape.cache_length;
+      options.input_prefix = absl::StrCat(phase, "/");
+      SG_ASSIGN_OR_RETURN(const ForwardResult forward,
+                          request_.model->Emit(builder_, source, options));
+      step_.graph.outputs[absl::StrCat(phase, "/logits")] = forward.logits;
+    }
+    return absl::OkStatus();
+  }
+
+  // What the host reads after a run.
+  void AddOutputs() {
+    step_.graph.outputs["loss_pair"] = builder_.External(
+        step_.state, kLossPair, offsetof(StepState, loss_sum));
+    step_.graph.outputs["gradient_norm"] = builder_.External(
+        step_.state, kF64Scalar, offsetof(StepState, gradient_norm));
+  }
+
+  const StepRequest& request_;
+  const TrainConfig& config_;
+  const ShardLayout& layout_;
+  const int world_;
+  StepGraph step_;
+  GraphBuilder builder_;
+  std::vector<UnitId> unit_ids_;
+  std::vector<BufferId> compute_;
+};
+
+}  // namespace
+
+DType ComputeDType(Dtype dtype) {
+  switch (dtype) {
+    case FP32:
+      return DType::kF32;
+    case FP16:
+      return DType::kF16;
+    default:
+      return DType::kBF16;
+  }
+}
+
+absl::StatusOr<ShardGroups> GroupsOf(const ShardSpec& spec, int world_size) {
+  if (world_size < 1)
+    return absl::InvalidArgumentError(
+        absl::StrCat("a world of ", world_size, " ranks; use 1 or more"));
+  switch (spec.strategy()) {
+    case FULL_SHARD:
+    case SHARD_GRAD_OP:
+      return ShardGroups{world_size, 1};
+    case HYBRID: {
+      const int size = spec.shard_group_size();
+      if (size < 1 || world_size % size != 0) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "shard.shard_group_size is ", size,
+            "; with shard.strategy HYBRID it must divide the world of ",
+            world_size, " ranks"));
+      }
+      return ShardGroups{size, world_size / size};
+    }
+    default:
+      return absl::UnimplementedError(
+          absl::StrCat("shard.strategy ", ShardStrategy_Name(spec.strategy()),
+                       " cannot be planned yet; use FULL_SHARD"));
+  }
+}
+
+absl::StatusOr<StepGraph> BuildStep(const StepRequest& request) {
+  return StepBuilder(request).Build();
+}
+
+}  // namespace shardgraph

@@ -1,0 +1,85 @@
+// BuildStep: the graph of a training step (and of evaluation and generation) on
+// sharded parameters.
+//
+// FSDP is (a) a layout, (b) an all-gather whose gradient is a reduce-scatter,
+// (c) a schedule. This file does (b): each unit's parameters are gathered where
+// forward first uses them, backward gathers again what is resharded, gradients
+// are reduced where the last contribution is in. Strategies are values of
+// ShardGroups and of the rematerialise flag.
+//
+// Phases:
+//   micro        forward, backward, reduction into the gradient shards; run
+//   once per micro-batch update       norm, clip, optimizer; run once per step
+//   eval         forward, loss; run once per held-out batch (StepState::micro
+//   counts them) eval_reduce  the sums of loss and tokens over ranks; run once
+//   after eval prefill, decode  forward with KV caches
+#ifndef FSDP_TRAIN_STEP_BUILDER_H_
+#define FSDP_TRAIN_STEP_BUILDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/shard/flat_parameter.h"
+#include "graph/graph.h"
+#include "graph/model/module.h"
+#include "proto/train.pb.h"
+
+namespace shardgraph {
+
+// How ranks are split: `shard` ranks share one set of shards, `replicate` sets
+// hold the same.
+struct ShardGroups {
+  int shard = 1;
+  int replicate = 1;
+};
+
+// The groups of a strategy in a world. Errors name field and value.
+absl::StatusOr<ShardGroups> GroupsOf(const ShardSpec& spec, int world_size);
+
+struct GenerateShape {
+  int64_t batch = 1;
+  int64_t prefill_length = 64;  // tokens of one prefill run
+  int64_t cache_length = 1024;
+};
+
+struct StepRequest {
+  const Model* model = nullptr;
+  const ShardLayout* layout = nullptr;
+  ShardGroups groups;
+  // Resolved: every optional field is set (fsdp/train/config.h).
+  const TrainConfig* config = nullptr;
+  bool train = true;     // micro and update
+  bool evaluate = true;  // eval and eval_reduce
+  bool generate = false;
+  GenerateShape generate_shape;
+};
+
+// The persistent buffers of one flat parameter. kNone: not there.
+struct UnitBuffers {
+  BufferId master = kNone;  // F32[shard_numel]
+  BufferId compute =
+      kNone;  // compute dtype [shard_numel]; the master itself in FP32
+  BufferId exp_avg =
+      kNone;  // F32; AdamW's moments, SGD's momentum buffer in exp_avg
+  BufferId exp_avg_sq = kNone;
+  BufferId gradient = kNone;  // F32, step lifetime
+};
+
+struct StepGraph {
+  Graph graph;
+  std::vector<UnitBuffers> units;  // as ShardLayout::units
+  DType compute = DType::kBF16;
+  BufferId state = kNone;  // StepState
+};
+
+absl::StatusOr<StepGraph> BuildStep(const StepRequest& request);
+
+// The dtype of a field of PrecisionSpec.
+DType ComputeDType(Dtype dtype);
+
+}  // namespace shardgraph
+
+#endif  // FSDP_TRAIN_STEP_BUILDER_H_

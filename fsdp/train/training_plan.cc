@@ -1,0 +1,55 @@
+#include "fsdp/train/training_plan.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "kernels/status_macros.h"
+
+namespace shardgraph {
+
+int64_t MicroBatches(const DataSpec& data, int world_size) {
+  const int64_t run = world_size * data.micro_batch_size();
+  return (data.batch_size() + run - 1) / run;
+}
+
+absl::StatusOr<std::unique_ptr<TrainingPlan>> MakeTrainingPlan(
+    const PlanRequest& request) {
+  const TrainConfig& config = *request.config;
+  auto result = std::make_unique<TrainingPlan>();
+  SG_ASSIGN_OR_RETURN(result->model, MakeModel(config.model()));
+  SG_ASSIGN_OR_RETURN(result->groups,
+                      GroupsOf(config.shard(), request.world_size));
+  SG_ASSIGN_OR_RETURN(result->layout, MakeLayout(*result->model, config.shard(),
+                                                 result->groups.shard));
+
+  StepRequest step;
+  step.model = result->model.get();
+  step.layout = &result->layout;
+  step.groups = result->groups;
+  step.config = &config;
+  step.train = request.train;
+  step.evaluate = request.evaluate;
+  step.generate = request.generate;
+  step.generate_shape = request.generate_shape;
+  SG_ASSIGN_OR_RETURN(StepGraph graph, BuildStep(step));
+  result->units = std::move(graph.units);
+  result->compute = graph.compute;
+  result->state = graph.state;
+
+  SG_RETURN_IF_ERROR(Lower(graph.graph, request.target, request.workspace));
+  ScheduleOptions options;
+  options.prefetch = config.shard().prefetch();
+  options.max_units_in_flight = config.shard().max_units_in_flight();
+  StepPlan& plan = result->plan;
+  SG_ASSIGN_OR_RETURN(plan.schedules,
+                      Schedule(graph.graph, request.target, options));
+  SG_ASSIGN_OR_RETURN(plan.memory, PlanMemory(graph.graph, plan.schedules));
+  plan.graph = std::move(graph.graph);
+  plan.target = request.target.name();
+  plan.num_lanes = request.target.lanes();
+  SG_RETURN_IF_ERROR(Verify(plan));
+  plan.hash = HashPlan(plan);
+  return result;
+}
+
+}  // namespace shardgraph
