@@ -1,0 +1,286 @@
+#include "fsdp/config/train_config.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "fsdp/config/text_config.h"
+#include "kernels/status_macros.h"
+
+namespace shardgraph {
+namespace {
+
+constexpr absl::string_view kSuffix = ".textproto";
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is a directory, not a config file"));
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file)
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
+  return text.str();
+}
+
+// Text of a preset or a file.
+absl::StatusOr<std::pair<std::string, std::string>> FindText(
+    absl::string_view what, absl::string_view name_or_path,
+    absl::string_view directory) {
+  const std::string preset =
+      absl::StrCat(directory, "/", name_or_path, kSuffix);
+  std::error_code error;
+  const bool plain = !absl::StrContains(name_or_path, "/");
+  for (const std::string& path :
+       {plain ? preset : std::string(), std::string(name_or_path)}) {
+    if (path.empty() || !std::filesystem::exists(path, error)) continue;
+    SG_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+    return std::pair(path, std::move(text));
+  }
+  const std::vector<std::string> names = PresetNames(directory);
+  const std::string nearest = NearestName(name_or_path, names);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "there is no ", what, " \"", name_or_path, "\"",
+      nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?"),
+      "; give the path of a file or one of: ", absl::StrJoin(names, ", ")));
+}
+
+template <typename T>
+absl::Status Require(bool ok, absl::string_view field, const T& value,
+                     absl::string_view allowed) {
+  if (ok) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", value, "; it must be ", allowed));
+}
+
+absl::Status ValidateOptimizer(const OptimizerSpec& spec) {
+  SG_RETURN_IF_ERROR(Require(spec.learning_rate() >= 0,
+                             "optimizer.learning_rate", spec.learning_rate(),
+                             "0 or more, for example 3e-4"));
+  SG_RETURN_IF_ERROR(Require(spec.beta1() >= 0 && spec.beta1() < 1,
+                             "optimizer.beta1", spec.beta1(),
+                             "in [0, 1), for example 0.9"));
+  SG_RETURN_IF_ERROR(Require(spec.beta2() >= 0 && spec.beta2() < 1,
+                             "optimizer.beta2", spec.beta2(),
+                             "in [0, 1), for example 0.95"));
+  SG_RETURN_IF_ERROR(Require(spec.epsilon() > 0, "optimizer.epsilon",
+                             spec.epsilon(), "more than 0, for example 1e-8"));
+  SG_RETURN_IF_ERROR(Require(spec.weight_decay() >= 0, "optimizer.weight_decay",
+                             spec.weight_decay(), "0 or more"));
+  SG_RETURN_IF_ERROR(Require(spec.momentum() >= 0 && spec.momentum() < 1,
+                             "optimizer.momentum", spec.momentum(),
+                             "in [0, 1), for example 0.9"));
+  return Require(spec.max_gradient_norm() >= 0, "optimizer.max_gradient_norm",
+                 spec.max_gradient_norm(),
+                 "0 (no clipping) or more, for example 1.0");
+}
+
+absl::Status ValidateSchedule(const ScheduleSpec& spec) {
+  SG_RETURN_IF_ERROR(Require(spec.warmup_steps() >= 0, "schedule.warmup_steps",
+                             spec.warmup_steps(), "0 or more"));
+  SG_RETURN_IF_ERROR(
+      Require(spec.final_fraction() >= 0 && spec.final_fraction() <= 1,
+              "schedule.final_fraction", spec.final_fraction(),
+              "in [0, 1], for example 0.1"));
+  return Require(spec.decay_steps() >= 0, "schedule.decay_steps",
+                 spec.decay_steps(), "0 (run.steps) or more");
+}
+
+absl::Status ValidateData(const DataSpec& spec, int64_t max_positions,
+                          int world_size) {
+  SG_RETURN_IF_ERROR(Require(spec.batch_size() >= 1, "data.batch_size",
+                             spec.batch_size(), "1 or more"));
+  SG_RETURN_IF_ERROR(Require(spec.sequence_length() >= 1,
+                             "data.sequence_length", spec.sequence_length(),
+                             "1 or more"));
+  if (max_positions > 0 && spec.sequence_length() > max_positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.sequence_length is ", spec.sequence_length(),
+                     ", but the model has ", max_positions,
+                     " positions; set data.sequence_length to at most ",
+                     max_positions, " or give the model more positions"));
+  }
+  return Require(spec.micro_batch_size() >= 1, "data.micro_batch_size",
+                 spec.micro_batch_size(), "1 or more");
+}
+
+absl::Status ValidateShard(const ShardSpec& spec) {
+  SG_RETURN_IF_ERROR(Require(spec.prefetch() >= 0, "shard.prefetch",
+                             spec.prefetch(), "0 or more units"));
+  return Require(
+      spec.max_units_in_flight() >= spec.prefetch() + 1,
+      "shard.max_units_in_flight", spec.max_units_in_flight(),
+      absl::StrCat("at least shard.prefetch + 1 = ", spec.prefetch() + 1));
+}
+
+absl::Status ValidateRun(const RunSpec& spec) {
+  SG_RETURN_IF_ERROR(
+      Require(spec.steps() >= 0, "run.steps", spec.steps(), "0 or more"));
+  SG_RETURN_IF_ERROR(Require(spec.threads() >= 0 && spec.threads() <= 4096,
+                             "run.threads", spec.threads(),
+                             "0 (found from the machine) to 4096"));
+  SG_RETURN_IF_ERROR(Require(spec.log_every() >= 1, "run.log_every",
+                             spec.log_every(), "1 or more"));
+  SG_RETURN_IF_ERROR(Require(spec.timeout_seconds() > 0, "run.timeout_seconds",
+                             spec.timeout_seconds(), "more than 0"));
+  SG_RETURN_IF_ERROR(Require(spec.startup_timeout_seconds() > 0,
+                             "run.startup_timeout_seconds",
+                             spec.startup_timeout_seconds(), "more than 0"));
+  SG_RETURN_IF_ERROR(Require(spec.trace_steps() >= 0, "run.trace_steps",
+                             spec.trace_steps(), "0 or more"));
+  return Require(spec.device() == "auto" || spec.device() == "cpu" ||
+                     spec.device() == "cuda",
+                 "run.device", absl::StrCat("\"", spec.device(), "\""),
+                 "auto, cpu or cuda");
+}
+
+// What the specs can say and no backend runs yet.
+absl::Status RefuseWhatDoesNotRun(const TrainConfig& config) {
+  const ShardSpec& shard = config.shard();
+  if (shard.strategy() != FULL_SHARD) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard.strategy is ", ShardStrategy_Name(shard.strategy()),
+                     "; training runs FULL_SHARD only in this version"));
+  }
+  if (shard.recompute() == AUTO) {
+    return absl::InvalidArgumentError(
+        "shard.recompute is AUTO; use NONE, SELECTIVE or FULL in this version");
+  }
+  if (config.precision().compute() == FP16) {
+    return absl::InvalidArgumentError(
+        "precision.compute is FP16; use BF16 or FP32 in this version");
+  }
+  if (config.precision().reduce() != FP32) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "precision.reduce is ", Dtype_Name(config.precision().reduce()),
+        "; gradients are reduced in FP32 only in this version"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<std::string> PresetNames(absl::string_view directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(directory), error)) {
+    const std::string name = entry.path().filename().string();
+    if (absl::EndsWith(name, kSuffix))
+      names.emplace_back(absl::StripSuffix(name, kSuffix));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::StatusOr<TrainConfig> LoadTrainConfig(
+    absl::string_view name_or_path, absl::string_view preset_directory,
+    absl::Span<const std::string> overrides) {
+  SG_ASSIGN_OR_RETURN(const auto text,
+                      FindText("config", name_or_path, preset_directory));
+  TrainConfig config;
+  SG_RETURN_IF_ERROR(ParseTextConfig(text.second, text.first, &config));
+  for (const std::string& assignment : overrides)
+    SG_RETURN_IF_ERROR(ApplyOverride(assignment, &config));
+  return config;
+}
+
+absl::StatusOr<TargetSpec> LoadTarget(absl::string_view name,
+                                      absl::string_view target_directory) {
+  SG_ASSIGN_OR_RETURN(const auto text,
+                      FindText("target", name, target_directory));
+  TargetSpec target;
+  SG_RETURN_IF_ERROR(ParseTextConfig(text.second, text.first, &target));
+  return target;
+}
+
+void ResolveTrainConfig(int64_t max_positions, int world_size,
+                        TrainConfig* config) {
+  const auto set_default = [](auto* message, auto has, auto set, auto value) {
+    if (!(message->*has)()) (message->*set)(value);
+  };
+  ShardSpec* shard = config->mutable_shard();
+  if (shard->min_num_params() == 0) shard->set_min_num_params(100000000);
+  set_default(shard, &ShardSpec::has_reshard_after_forward,
+              &ShardSpec::set_reshard_after_forward, true);
+  set_default(shard, &ShardSpec::has_prefetch, &ShardSpec::set_prefetch, 1);
+  set_default(shard, &ShardSpec::has_max_units_in_flight,
+              &ShardSpec::set_max_units_in_flight, shard->prefetch() + 1);
+  set_default(config->mutable_precision(), &PrecisionSpec::has_reduce,
+              &PrecisionSpec::set_reduce, FP32);
+
+  OptimizerSpec* optimizer = config->mutable_optimizer();
+  set_default(optimizer, &OptimizerSpec::has_learning_rate,
+              &OptimizerSpec::set_learning_rate, 3e-4);
+  set_default(optimizer, &OptimizerSpec::has_beta1, &OptimizerSpec::set_beta1,
+              0.9);
+  set_default(optimizer, &OptimizerSpec::has_beta2, &OptimizerSpec::set_beta2,
+              0.95);
+  set_default(optimizer, &OptimizerSpec::has_epsilon,
+              &OptimizerSpec::set_epsilon, 1e-8);
+  set_default(optimizer, &OptimizerSpec::has_weight_decay,
+              &OptimizerSpec::set_weight_decay, 0.1);
+  set_default(optimizer, &OptimizerSpec::has_max_gradient_norm,
+              &OptimizerSpec::set_max_gradient_norm, 1.0);
+
+  DataSpec* data = config->mutable_data();
+  if (data->batch_size() == 0) data->set_batch_size(8);
+  if (data->sequence_length() == 0)
+    data->set_sequence_length(max_positions > 0 ? max_positions : 1024);
+  if (data->micro_batch_size() == 0) {
+    data->set_micro_batch_size(std::max<int64_t>(
+        1, (data->batch_size() + world_size - 1) / std::max(1, world_size)));
+  }
+  set_default(config->mutable_checkpoint(), &CheckpointSpec::has_keep_last,
+              &CheckpointSpec::set_keep_last, 2);
+
+  RunSpec* run = config->mutable_run();
+  if (!run->has_device()) run->set_device("auto");
+  set_default(run, &RunSpec::has_capture, &RunSpec::set_capture, true);
+  set_default(run, &RunSpec::has_deterministic, &RunSpec::set_deterministic,
+              true);
+  if (run->log_every() == 0) run->set_log_every(1);
+  if (run->timeout_seconds() == 0) run->set_timeout_seconds(100);
+  if (run->startup_timeout_seconds() == 0)
+    run->set_startup_timeout_seconds(300);
+
+  ScheduleSpec* schedule = config->mutable_schedule();
+  set_default(schedule, &ScheduleSpec::has_final_fraction,
+              &ScheduleSpec::set_final_fraction, 0.1);
+  if (schedule->decay_steps() == 0) schedule->set_decay_steps(run->steps());
+}
+
+absl::Status ValidateTrainConfig(const TrainConfig& config,
+                                 int64_t max_positions, int world_size) {
+  SG_RETURN_IF_ERROR(Require(world_size >= 1, "the world size", world_size,
+                             "1 or more ranks"));
+  SG_RETURN_IF_ERROR(ValidateShard(config.shard()));
+  SG_RETURN_IF_ERROR(ValidateOptimizer(config.optimizer()));
+  SG_RETURN_IF_ERROR(ValidateSchedule(config.schedule()));
+  SG_RETURN_IF_ERROR(ValidateData(config.data(), max_positions, world_size));
+  SG_RETURN_IF_ERROR(Require(config.checkpoint().every() >= 0,
+                             "checkpoint.every", config.checkpoint().every(),
+                             "0 or more steps"));
+  SG_RETURN_IF_ERROR(
+      Require(config.checkpoint().keep_last() >= 0, "checkpoint.keep_last",
+              config.checkpoint().keep_last(), "0 (all) or more"));
+  SG_RETURN_IF_ERROR(Require(config.evaluation().every() >= 0,
+                             "evaluation.every", config.evaluation().every(),
+                             "0 or more steps"));
+  SG_RETURN_IF_ERROR(
+      Require(config.evaluation().sequences() >= 0, "evaluation.sequences",
+              config.evaluation().sequences(), "0 (all) or more"));
+  SG_RETURN_IF_ERROR(ValidateRun(config.run()));
+  return RefuseWhatDoesNotRun(config);
+}
+
+}  // namespace shardgraph
