@@ -1,0 +1,193 @@
+#include "fsdp/data/token_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+
+namespace shardgraph {
+namespace {
+
+constexpr int64_t kHeaderInts = 256;
+constexpr int64_t kHeaderBytes = kHeaderInts * 4;
+constexpr int32_t kGpt2Magic = 20240520, kGpt2Version = 1;
+constexpr int32_t kLlama3Magic = 20240801, kLlama3Version = 7;
+
+absl::Status Wrong(const std::string& path, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("token file ", path, ": ", what));
+}
+
+absl::Status WriteAll(int file, const void* data, size_t bytes,
+                      const std::string& path) {
+  const char* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = write(file, at, bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0)
+      return absl::UnavailableError(
+          absl::StrCat("cannot write ", path, ": ", strerror(errno)));
+    at += n;
+    bytes -= n;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(
+    const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    return Wrong(
+        path,
+        absl::StrCat(strerror(errno),
+                     "; make token files with `bazel run //tools:prepare`"));
+  }
+  struct stat info = {};
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    close(fd);
+    return Wrong(path, "not a regular file");
+  }
+  std::unique_ptr<TokenFile> file(new TokenFile());
+  file->path_ = path;
+  file->map_bytes_ = info.st_size;
+  if (info.st_size == 0) {
+    close(fd);
+    return Wrong(path,
+                 "empty; make token files with `bazel run //tools:prepare`");
+  }
+  void* map = mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+  const int map_error = errno;
+  close(fd);
+  if (map == MAP_FAILED)
+    return Wrong(path, absl::StrCat("cannot map it: ", strerror(map_error)));
+  file->map_ = static_cast<const char*>(map);
+
+  int32_t header[3] = {};
+  if (info.st_size >= static_cast<int64_t>(sizeof(header)))
+    std::memcpy(header, map, sizeof(header));
+  const bool gpt2 = header[0] == kGpt2Magic, llama3 = header[0] == kLlama3Magic;
+  if (!gpt2 && !llama3) {  // nanoGPT
+    if (info.st_size % 2 != 0) {
+      return Wrong(
+          path,
+          absl::StrCat(info.st_size,
+                       " bytes without a known header are no u16 tokens; if "
+                       "this is text, ",
+                       "turn it into tokens with `bazel run //tools:prepare`"));
+    }
+    file->tokens_ = file->map_;
+    file->size_ = info.st_size / 2;
+    return file;
+  }
+  const int32_t expected = gpt2 ? kGpt2Version : kLlama3Version;
+  if (header[1] != expected) {
+    return Wrong(
+        path, absl::StrCat("version ", header[1], " of the format ", header[0],
+                           "; only version ", expected, " is known"));
+  }
+  file->token_bytes_ = gpt2 ? 2 : 4;
+  file->size_ = header[2];
+  const int64_t need = kHeaderBytes + file->size_ * file->token_bytes_;
+  if (header[2] < 0 || info.st_size < need) {
+    return Wrong(path, absl::StrCat("truncated: its header says ", header[2],
+                                    " tokens, ", need, " bytes, but it has ",
+                                    info.st_size, "; make it again"));
+  }
+  file->tokens_ = file->map_ + kHeaderBytes;
+  return file;
+}
+
+TokenFile::~TokenFile() {
+  if (map_ != nullptr) munmap(const_cast<char*>(map_), map_bytes_);
+}
+
+absl::Status TokenFile::Read(int64_t begin, int64_t vocab_size,
+                             absl::Span<int32_t> out) const {
+  if (begin < 0 || begin + static_cast<int64_t>(out.size()) > size_) {
+    return absl::OutOfRangeError(
+        absl::StrCat("token file ", path_, ": tokens [", begin, ", ",
+                     begin + out.size(), ") of ", size_));
+  }
+  const char* from = tokens_ + begin * token_bytes_;
+  for (size_t i = 0; i < out.size(); ++i) {
+    uint32_t token = 0;
+    std::memcpy(&token, from + i * token_bytes_, token_bytes_);
+    if (token >= vocab_size) {
+      return Wrong(
+          path_,
+          absl::StrCat("token ", token, " at position ", begin + i,
+                       " is outside the vocabulary of ", vocab_size,
+                       "; set the model's vocab_size to at least ",
+                       uint64_t{token} + 1,
+                       " or use the tokenizer that the model was made for"));
+    }
+    out[i] = static_cast<int32_t>(token);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<TokenFileWriter>> TokenFileWriter::Create(
+    const std::string& path) {
+  std::unique_ptr<TokenFileWriter> writer(new TokenFileWriter());
+  writer->path_ = path;
+  writer->temporary_ = absl::StrCat(path, ".tmp");
+  writer->file_ = open(writer->temporary_.c_str(),
+                       O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (writer->file_ < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot write ", path, ": ", strerror(errno)));
+  }
+  const std::vector<int32_t> header(kHeaderInts, 0);
+  SG_RETURN_IF_ERROR(
+      WriteAll(writer->file_, header.data(), kHeaderBytes, path));
+  return writer;
+}
+
+TokenFileWriter::~TokenFileWriter() {
+  if (file_ < 0) return;
+  close(file_);
+  unlink(temporary_.c_str());
+}
+
+absl::Status TokenFileWriter::Append(absl::Span<const uint16_t> tokens) {
+  if (size_ + static_cast<int64_t>(tokens.size()) >
+      std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path_,
+        ": more than 2^31 - 1 tokens do not fit one file; split the input"));
+  }
+  SG_RETURN_IF_ERROR(
+      WriteAll(file_, tokens.data(), tokens.size() * sizeof(uint16_t), path_));
+  size_ += tokens.size();
+  return absl::OkStatus();
+}
+
+absl::Status TokenFileWriter::Close() {
+  const int32_t header[3] = {kGpt2Magic, kGpt2Version,
+                             static_cast<int32_t>(size_)};
+  if (pwrite(file_, header, sizeof(header), 0) != sizeof(header) ||
+      fsync(file_) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot write ", path_, ": ", strerror(errno)));
+  }
+  close(file_);
+  file_ = -1;
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot rename to ", path_, ": ", strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shardgraph
