@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -21,6 +22,8 @@
 namespace shardgraph {
 namespace {
 
+using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 constexpr absl::Duration kLong = absl::Seconds(120);
@@ -188,18 +191,19 @@ absl::Status Exercise(Communicator& comm, Buffers buffers, DType dtype,
   return comm.Barrier(lane);
 }
 
-// The whole table on one communicator.
+// The table on one communicator; `full` with the large counts.
 absl::Status ExerciseAll(Communicator& comm, char* window, Memory memory,
-                         Lane& lane, std::string* bits) {
+                         bool full, Lane& lane, std::string* bits) {
   const auto fresh = [&] { return Buffers(window, memory, comm.rank()); };
   for (const bool integers : {true, false}) {
     for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{7}, kMillion}) {
-      if (integers && memory != Memory::kHeap && count == kMillion) continue;
+      if (count == kMillion && (!full || integers)) continue;
       SG_RETURN_IF_ERROR(Exercise<float>(comm, fresh(), DType::kF32, integers,
                                          count, lane, bits));
     }
+    // More than one chunk of staging memory.
     SG_RETURN_IF_ERROR(Exercise<double>(comm, fresh(), DType::kF64, integers,
-                                        3001, lane, bits));
+                                        70001, lane, bits));
   }
   SG_RETURN_IF_ERROR(
       Exercise<int32_t>(comm, fresh(), DType::kI32, true, 11, lane, bits));
@@ -231,32 +235,33 @@ std::string Name(const testing::TestParamInfo<Param>& info) {
   return absl::StrCat(TestTransportName(info.param.transport), info.param.size);
 }
 
-RankBody TableBody(Memory memory, bool pooled) {
-  return [=](CommunicatorFactory& factory) -> absl::StatusOr<std::string> {
+RankBody TableBody(Memory memory, bool full, bool pooled) {
+  return [=](TestRank& test_rank) -> absl::StatusOr<std::string> {
+    CommunicatorFactory& factory = test_rank.factory();
     BackwardPool pool;
     Lane lane{.pool = pooled ? &pool : nullptr};
     SG_ASSIGN_OR_RETURN(void* window, factory.AllocateWindow(kWindowBytes));
     SG_ASSIGN_OR_RETURN(auto comm,
                         factory.Create("world", AllRanks(factory.size()), 0));
     std::string bits;
-    SG_RETURN_IF_ERROR(
-        ExerciseAll(*comm, static_cast<char*>(window), memory, lane, &bits));
+    SG_RETURN_IF_ERROR(ExerciseAll(*comm, static_cast<char*>(window), memory,
+                                   full, lane, &bits));
     return absl::StrCat(std::hash<std::string>()(bits));
   };
 }
 
 TEST_P(CollectiveTest, TableFromHeap) {
-  RunOk(TableBody(Memory::kHeap, false));
+  RunOk(TableBody(Memory::kHeap, true, false));
 }
 TEST_P(CollectiveTest, TableFromWindow) {
-  RunOk(TableBody(Memory::kWindow, false));
+  RunOk(TableBody(Memory::kWindow, true, false));
 }
 TEST_P(CollectiveTest, TableFromBothWithPool) {
-  RunOk(TableBody(Memory::kMixed, true));
+  RunOk(TableBody(Memory::kMixed, false, true));
 }
 
 TEST_P(CollectiveTest, SameBitsAsLoopback) {
-  const RankBody body = TableBody(Memory::kHeap, false);
+  const RankBody body = TableBody(Memory::kHeap, false, false);
   std::vector<std::string> expected;
   for (const RankResult& result :
        RunRanks(TestTransport::kLoopback, GetParam().size, kLong, body)) {
@@ -266,7 +271,8 @@ TEST_P(CollectiveTest, SameBitsAsLoopback) {
 }
 
 TEST_P(CollectiveTest, ManySmallOnes) {
-  RunOk([](CommunicatorFactory& factory) -> absl::StatusOr<std::string> {
+  RunOk([](TestRank& test_rank) -> absl::StatusOr<std::string> {
+    CommunicatorFactory& factory = test_rank.factory();
     Lane lane;
     SG_ASSIGN_OR_RETURN(auto comm,
                         factory.Create("world", AllRanks(factory.size()), 0));
@@ -285,7 +291,8 @@ TEST_P(CollectiveTest, ManySmallOnes) {
 
 TEST_P(CollectiveTest, TwoGroupsOfTwo) {
   if (GetParam().size != 4) GTEST_SKIP() << "needs four ranks";
-  RunOk([](CommunicatorFactory& factory) -> absl::StatusOr<std::string> {
+  RunOk([](TestRank& test_rank) -> absl::StatusOr<std::string> {
+    CommunicatorFactory& factory = test_rank.factory();
     Lane lane;
     // Group order is not rank order in the second one.
     const bool even = factory.rank() % 2 == 0;
@@ -311,7 +318,8 @@ TEST_P(CollectiveTest, TwoGroupsOfTwo) {
 }
 
 TEST_P(CollectiveTest, ChannelsAreIndependent) {
-  RunOk([](CommunicatorFactory& factory) -> absl::StatusOr<std::string> {
+  RunOk([](TestRank& test_rank) -> absl::StatusOr<std::string> {
+    CommunicatorFactory& factory = test_rank.factory();
     constexpr int kChannels = 3;
     std::vector<std::unique_ptr<Communicator>> comms;
     for (int channel = 0; channel < kChannels; ++channel) {
@@ -342,7 +350,8 @@ TEST_P(CollectiveTest, ChannelsAreIndependent) {
 }
 
 TEST_P(CollectiveTest, CreatedTwiceMeetsInOrder) {
-  RunOk([](CommunicatorFactory& factory) -> absl::StatusOr<std::string> {
+  RunOk([](TestRank& test_rank) -> absl::StatusOr<std::string> {
+    CommunicatorFactory& factory = test_rank.factory();
     Lane lane;
     for (int i = 0; i < 2; ++i) {
       SG_ASSIGN_OR_RETURN(auto comm,
@@ -354,7 +363,8 @@ TEST_P(CollectiveTest, CreatedTwiceMeetsInOrder) {
 }
 
 TEST_P(CollectiveTest, WrongArgumentsAreRefused) {
-  RunOk([](CommunicatorFactory& factory) -> absl::StatusOr<std::string> {
+  RunOk([](TestRank& test_rank) -> absl::StatusOr<std::string> {
+    CommunicatorFactory& factory = test_rank.factory();
     Lane lane;
     const std::vector<int> ranks = AllRanks(factory.size());
     for (const std::vector<int>& bad : {std::vector<int>{},
@@ -393,11 +403,210 @@ TEST_P(CollectiveTest, WrongArgumentsAreRefused) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Loopback, CollectiveTest,
-                         testing::Values(Param{TestTransport::kLoopback, 1},
-                                         Param{TestTransport::kLoopback, 2},
-                                         Param{TestTransport::kLoopback, 3},
-                                         Param{TestTransport::kLoopback, 4}),
+// Sets "done/rank" when a rank has got its error, so that others can act after
+// it.
+absl::Status AwaitDone(TestRank& rank, const std::vector<int>& others) {
+  std::vector<std::string> keys;
+  for (const int other : others) keys.push_back(absl::StrCat("done/", other));
+  return rank.store().Wait(keys, kLong);
+}
+
+std::vector<int> AllBut(int size, int rank) {
+  std::vector<int> others = AllRanks(size);
+  others.erase(others.begin() + rank);
+  return others;
+}
+
+// What `status` of a broken communicator says, after checking that it stays
+// broken; sets "done".
+absl::StatusOr<std::string> Broken(TestRank& rank, Communicator& comm,
+                                   const absl::Status& status) {
+  Lane lane;
+  SG_RETURN_IF_ERROR(rank.store().Set(absl::StrCat("done/", rank.rank()), ""));
+  if (status.ok()) return absl::InternalError("no error");
+  if (comm.Barrier(lane) != status) {
+    return absl::InternalError("the first error was not kept");
+  }
+  return status.ToString();
+}
+
+// Collectives without end, until one fails; calls `at_step_5`.
+absl::Status RunUntilError(Communicator& comm,
+                           const std::function<void()>& at_step_5) {
+  Lane lane;
+  constexpr int64_t kCount = 100000;
+  std::vector<float> shard(kCount, 1.0f);
+  std::vector<float> full(comm.size() * kCount, 1.0f);
+  for (int step = 0;; ++step) {
+    if (step == 5) at_step_5();
+    SG_RETURN_IF_ERROR(
+        comm.AllGather(shard.data(), full.data(), kCount, DType::kF32, lane));
+    SG_RETURN_IF_ERROR(comm.ReduceScatter(full.data(), shard.data(), kCount,
+                                          DType::kF32, lane));
+    SG_RETURN_IF_ERROR(comm.AllReduce(shard.data(), kCount, DType::kF32,
+                                      ReduceOp::kMax, lane));
+  }
+}
+
+TEST_P(CollectiveTest, RankThatDiesBetweenCallsIsNamed) {
+  const int size = GetParam().size;
+  if (size == 1) GTEST_SKIP() << "needs peers";
+  const int victim = size - 1;
+  const auto results = Run([&](TestRank& rank) -> absl::StatusOr<std::string> {
+    SG_ASSIGN_OR_RETURN(auto comm,
+                        rank.factory().Create("world", AllRanks(size), 0));
+    const absl::Status status = RunUntilError(*comm, [&] {
+      if (rank.rank() == victim) rank.Die();
+    });
+    return Broken(rank, *comm, status);
+  });
+  for (int r = 0; r < size; ++r) {
+    EXPECT_EQ(results[r].died, r == victim);
+    if (r == victim) continue;
+    EXPECT_TRUE(results[r].status.ok()) << results[r].status;
+    EXPECT_THAT(results[r].output,
+                AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("all_gather #16"),
+                      HasSubstr(absl::StrCat("rank ", victim, " "))));
+  }
+}
+
+TEST_P(CollectiveTest, RankThatIsKilledAnywhereIsNamed) {
+  const int size = GetParam().size;
+  if (size == 1) GTEST_SKIP() << "needs peers";
+  const int victim = 0;
+  const auto results = Run([&](TestRank& rank) -> absl::StatusOr<std::string> {
+    SG_ASSIGN_OR_RETURN(auto comm,
+                        rank.factory().Create("world", AllRanks(size), 0));
+    const absl::Status status = RunUntilError(*comm, [&] {
+      if (rank.rank() == victim) rank.AskToBeKilled();
+    });
+    return Broken(rank, *comm, status);
+  });
+  for (int r = 0; r < size; ++r) {
+    EXPECT_EQ(results[r].died, r == victim);
+    if (r == victim) continue;
+    EXPECT_TRUE(results[r].status.ok()) << results[r].status;
+    EXPECT_THAT(results[r].output,
+                AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("#"),
+                      HasSubstr(absl::StrCat("rank ", victim, " "))));
+  }
+}
+
+TEST_P(CollectiveTest, LateRankIsNamedEverywhere) {
+  const int size = GetParam().size;
+  if (size == 1) GTEST_SKIP() << "needs peers";
+  const int late = 1;
+  const auto results = Run([&](TestRank& rank) -> absl::StatusOr<std::string> {
+    Lane lane;
+    SG_ASSIGN_OR_RETURN(auto comm,
+                        rank.factory().Create("world", AllRanks(size), 0));
+    rank.factory().SetTimeout(kLong);
+    SG_RETURN_IF_ERROR(comm->Barrier(lane));
+    rank.factory().SetTimeout(absl::Milliseconds(500));
+    // The late one comes when all others have given up.
+    if (rank.rank() == late) {
+      SG_RETURN_IF_ERROR(AwaitDone(rank, AllBut(size, late)));
+    }
+    float value = 0;
+    return Broken(rank, *comm,
+                  comm->Broadcast(&value, 1, DType::kF32, late, lane));
+  });
+  for (const RankResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    EXPECT_THAT(result.output,
+                AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("broadcast #2"),
+                      ContainsRegex("rank (0, )?1[ ,]"), HasSubstr("500ms")));
+  }
+}
+
+TEST_P(CollectiveTest, AbortWakesEverybody) {
+  const int size = GetParam().size;
+  const int absent = size - 1;
+  const auto results = Run([&](TestRank& rank) -> absl::StatusOr<std::string> {
+    Lane lane;
+    SG_ASSIGN_OR_RETURN(auto comm,
+                        rank.factory().Create("world", AllRanks(size), 0));
+    SG_RETURN_IF_ERROR(comm->Barrier(lane));
+    // The last one does not come before all others have been woken.
+    if (rank.rank() == absent) {
+      std::thread aborter([&] {
+        comm->Abort(absl::CancelledError("step 7 is late"));
+        comm->Abort(absl::CancelledError("a second reason"));
+      });
+      const absl::Status done = AwaitDone(rank, AllBut(size, absent));
+      aborter.join();
+      SG_RETURN_IF_ERROR(done);
+    }
+    return Broken(rank, *comm, comm->Barrier(lane));
+  });
+  for (const RankResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    EXPECT_THAT(result.output,
+                AllOf(HasSubstr("CANCELLED"), HasSubstr("step 7 is late"),
+                      HasSubstr(absl::StrCat("rank ", absent))));
+  }
+}
+
+// A rank that aborts is itself waiting, in another thread.
+TEST_P(CollectiveTest, AbortWakesItself) {
+  const int size = GetParam().size;
+  if (size == 1) GTEST_SKIP() << "needs peers";
+  const int absent = 1;
+  const auto results = Run([&](TestRank& rank) -> absl::StatusOr<std::string> {
+    Lane lane;
+    SG_ASSIGN_OR_RETURN(auto comm,
+                        rank.factory().Create("world", AllRanks(size), 0));
+    SG_RETURN_IF_ERROR(comm->Barrier(lane));
+    if (rank.rank() == absent) {
+      SG_RETURN_IF_ERROR(AwaitDone(rank, AllBut(size, absent)));
+    }
+    std::thread aborter;
+    if (rank.rank() == 0) {
+      aborter = std::thread([&] { comm->Abort(absl::CancelledError("why")); });
+    }
+    const absl::Status status = comm->Barrier(lane);
+    if (aborter.joinable()) aborter.join();
+    return Broken(rank, *comm, status);
+  });
+  for (const RankResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    EXPECT_THAT(result.output, AllOf(HasSubstr("CANCELLED: "), HasSubstr("why"),
+                                     HasSubstr("rank 0")));
+  }
+}
+
+// Ranks that read each other's calls can tell who called what.
+TEST_P(CollectiveTest, DisagreementIsNamed) {
+  const int size = GetParam().size;
+  if (size == 1) GTEST_SKIP() << "needs peers";
+  const auto results = Run([&](TestRank& rank) -> absl::StatusOr<std::string> {
+    Lane lane;
+    SG_ASSIGN_OR_RETURN(auto comm,
+                        rank.factory().Create("world", AllRanks(size), 0));
+    std::vector<float> data(100 * size);
+    const bool odd = rank.rank() == 1;
+    return Broken(rank, *comm,
+                  comm->AllReduce(data.data(), odd ? 8 : 7, DType::kF32,
+                                  ReduceOp::kSum, lane));
+  });
+  for (const RankResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    EXPECT_THAT(result.output,
+                AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("rank 1 "),
+                      HasSubstr("F32 x 8"), HasSubstr("F32 x 7")));
+  }
+}
+
+std::vector<Param> AllParams() {
+  std::vector<Param> params;
+  for (const TestTransport transport :
+       {TestTransport::kLoopback, TestTransport::kSharedMemory}) {
+    for (const int size : {1, 2, 3, 4}) params.push_back({transport, size});
+  }
+  return params;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CollectiveTest, testing::ValuesIn(AllParams()),
                          Name);
 
 }  // namespace

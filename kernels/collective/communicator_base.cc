@@ -28,6 +28,18 @@ absl::string_view CollectiveName(Collective collective) {
   return "unknown";
 }
 
+int64_t CollectiveCall::in_bytes(int size) const {
+  const bool pieces = collective == Collective::kReduceScatter ||
+                      collective == Collective::kAllToAll;
+  return (pieces ? size : 1) * count * SizeOf(element());
+}
+
+int64_t CollectiveCall::out_bytes(int size) const {
+  const bool pieces = collective == Collective::kAllGather ||
+                      collective == Collective::kAllToAll;
+  return (pieces ? size : 1) * count * SizeOf(element());
+}
+
 std::string CollectiveCall::ToString() const {
   std::string text = absl::StrCat(CollectiveName(collective), " #", sequence);
   if (collective == Collective::kBarrier) return text;

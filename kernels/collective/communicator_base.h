@@ -44,6 +44,9 @@ struct CollectiveCall {
 
   DType element() const { return static_cast<DType>(dtype); }
   ReduceOp reduce_op() const { return static_cast<ReduceOp>(op); }
+  // Bytes of what each of `size` ranks sends and receives.
+  int64_t in_bytes(int size) const;
+  int64_t out_bytes(int size) const;
   // "all_gather #12 (F32 x 1024)"
   std::string ToString() const;
 

@@ -130,33 +130,34 @@ absl::StatusOr<int64_t> AddToDecimal(absl::string_view key,
 }
 
 absl::StatusOr<std::vector<std::string>> ExchangeThroughStore(
-    Store& store, absl::string_view key, int rank, int size,
+    Store& store, absl::string_view key, int rank, absl::Span<const int> ranks,
     absl::string_view value, absl::Duration timeout) {
   const auto key_of = [key](int r) { return absl::StrCat(key, "/rank_", r); };
   SG_RETURN_IF_ERROR(store.Set(key_of(rank), value));
   const absl::Time deadline = absl::Now() + timeout;
   std::vector<std::string> values;
-  for (int r = 0; r < size; ++r) {
+  for (const int r : ranks) {
     absl::StatusOr<std::string> got = store.Get(
         key_of(r), std::max(deadline - absl::Now(), absl::ZeroDuration()));
-    if (!got.ok()) {
-      if (got.status().code() != absl::StatusCode::kDeadlineExceeded) {
-        return got.status();
-      }
-      // Who else is missing: one message names all.
-      std::vector<int> missing;
-      for (int other = r; other < size; ++other) {
-        const std::string name = key_of(other);
-        SG_ASSIGN_OR_RETURN(const bool there,
-                            store.Check(absl::MakeConstSpan(&name, 1)));
-        if (!there) missing.push_back(other);
-      }
-      return absl::DeadlineExceededError(absl::StrCat(
-          "rendezvous '", key, "' on rank ", rank, ": rank ",
-          absl::StrJoin(missing, ", "), " of ", size, " did not come within ",
-          absl::FormatDuration(timeout), " (", got.status().message(), ")"));
+    if (got.ok()) {
+      values.push_back(*std::move(got));
+      continue;
     }
-    values.push_back(*std::move(got));
+    if (got.status().code() != absl::StatusCode::kDeadlineExceeded) {
+      return got.status();
+    }
+    // Who else is missing: one message names all.
+    std::vector<int> missing;
+    for (const int other : ranks) {
+      const std::string name = key_of(other);
+      SG_ASSIGN_OR_RETURN(const bool there,
+                          store.Check(absl::MakeConstSpan(&name, 1)));
+      if (!there) missing.push_back(other);
+    }
+    return absl::DeadlineExceededError(absl::StrCat(
+        "rendezvous '", key, "' on rank ", rank, ": rank ",
+        absl::StrJoin(missing, ", "), " did not come within ",
+        absl::FormatDuration(timeout), " (", got.status().message(), ")"));
   }
   return values;
 }

@@ -88,11 +88,11 @@ class InProcessStore final : public Store {
 absl::StatusOr<int64_t> AddToDecimal(absl::string_view key,
                                      absl::string_view value, int64_t delta);
 
-// Waits until each rank of [0, size) has called it with the same key, and
-// returns what they brought. `key` is used once. Errors name the ranks that are
-// missing.
+// Waits until each of `ranks`, which contain `rank`, has called it with the
+// same key, and returns what they brought, in the order of `ranks`. A key is
+// used once. Errors name the ranks that are missing.
 absl::StatusOr<std::vector<std::string>> ExchangeThroughStore(
-    Store& store, absl::string_view key, int rank, int size,
+    Store& store, absl::string_view key, int rank, absl::Span<const int> ranks,
     absl::string_view value, absl::Duration timeout);
 
 }  // namespace shardgraph

@@ -74,7 +74,7 @@ TEST(ExchangeThroughStoreTest, AllBringAll) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
-      got[rank] = *ExchangeThroughStore(store, "hosts", rank, 3,
+      got[rank] = *ExchangeThroughStore(store, "hosts", rank, {0, 1, 2},
                                         "host" + std::to_string(rank), kLong);
     });
   }
@@ -88,9 +88,10 @@ TEST(ExchangeThroughStoreTest, NamesTheMissing) {
   InProcessStore store;
   ASSERT_TRUE(store.Set("hosts/rank_2", "x").ok());
   const absl::Status status =
-      ExchangeThroughStore(store, "hosts", 0, 4, "y", kShort).status();
+      ExchangeThroughStore(store, "hosts", 0, {0, 1, 2, 3}, "y", kShort)
+          .status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1, 3 of 4"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1, 3 did not"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("'hosts'"));
 }
 

@@ -11,24 +11,43 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/collective/communicator.h"
+#include "kernels/collective/store.h"
 
 namespace shardgraph {
 
-enum class TestTransport { kLoopback };
+// Threads of this process, or processes of their own.
+enum class TestTransport { kLoopback, kSharedMemory };
 
 absl::string_view TestTransportName(TestTransport transport);
 
-// What one rank does; the text is anything the test wants back.
-using RankBody =
-    std::function<absl::StatusOr<std::string>(CommunicatorFactory& factory)>;
+// One rank of a test.
+class TestRank {
+ public:
+  virtual ~TestRank() = default;
+  virtual CommunicatorFactory& factory() = 0;
+  // Shared by the ranks: how a test orders what they do.
+  virtual Store& store() = 0;
+  // Ends this rank here and now: a process by SIGKILL.
+  [[noreturn]] virtual void Die() = 0;
+  // Asks that this rank be killed by SIGKILL from outside, wherever it then is.
+  // A thread dies at once.
+  virtual void AskToBeKilled() = 0;
 
-struct RankResult {
-  absl::Status status;  // of the body
-  std::string output;
+  int rank() { return factory().rank(); }
+  int size() { return factory().size(); }
 };
 
-// Runs `body` on `size` ranks, threads or processes as the transport has it,
-// and waits for all.
+// What one rank does; the text is anything the test wants back.
+using RankBody = std::function<absl::StatusOr<std::string>(TestRank& rank)>;
+
+struct RankResult {
+  absl::Status status;  // of making the factory, or of the body
+  std::string output;
+  bool died = false;
+};
+
+// Runs `body` on `size` ranks and waits for all. Processes are forked: the
+// caller has no other threads.
 std::vector<RankResult> RunRanks(TestTransport transport, int size,
                                  absl::Duration timeout, const RankBody& body);
 
