@@ -1,0 +1,26 @@
+#include "fsdp/train/learning_rate.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardgraph {
+
+double LearningRate(const ScheduleSpec& schedule, double peak, int64_t step) {
+  const int64_t warmup = schedule.warmup_steps();
+  if (step < warmup)
+    return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
+  const int64_t decay = std::max<int64_t>(1, schedule.decay_steps() - warmup);
+  const double progress = std::min(
+      1.0, static_cast<double>(step - warmup) / static_cast<double>(decay));
+  const double low = schedule.final_fraction();
+  switch (schedule.kind()) {
+    case ScheduleSpec::COSINE:
+      return peak * (low + (1 - low) * 0.5 * (1 + std::cos(M_PI * progress)));
+    case ScheduleSpec::LINEAR:
+      return peak * (low + (1 - low) * (1 - progress));
+    default:
+      return peak;
+  }
+}
+
+}  // namespace shardgraph

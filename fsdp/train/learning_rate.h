@@ -1,0 +1,19 @@
+// The learning rate of a step.
+#ifndef FSDP_TRAIN_LEARNING_RATE_H_
+#define FSDP_TRAIN_LEARNING_RATE_H_
+
+#include <cstdint>
+
+#include "proto/train.pb.h"
+
+namespace shardgraph {
+
+// Of the 0-based step `step`: peak x (step + 1) / warmup_steps during warm-up,
+// then from the peak at warmup_steps down to peak x final_fraction at
+// decay_steps (COSINE: half a cosine; LINEAR: a line; CONSTANT: the peak),
+// constant behind it.
+double LearningRate(const ScheduleSpec& schedule, double peak, int64_t step);
+
+}  // namespace shardgraph
+
+#endif  // FSDP_TRAIN_LEARNING_RATE_H_

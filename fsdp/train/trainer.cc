@@ -1,0 +1,196 @@
+#include "fsdp/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/train/learning_rate.h"
+#include "graph/step_plan.h"
+#include "kernels/check.h"
+#include "kernels/status_macros.h"
+#include "kernels/step_state.h"
+
+namespace shardgraph {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+ValueId Find(const std::map<std::string, ValueId>& values, const char* name) {
+  const auto it = values.find(name);
+  return it == values.end() ? kNone : it->second;
+}
+
+absl::Status AtStep(const absl::Status& status, int64_t step) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("step ", step + 1, ": ", status.message()));
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainerOptions& options) : options_(options) {
+  const Graph& graph = options.plan->plan.graph;
+  const DataSpec& data = options.config->data();
+  shape_ = {data.batch_size(), data.micro_batch_size(), options.world_size,
+            options.rank};
+  micro_batches_ = MicroBatches(data, options.world_size);
+  micro_ = graph.FindPhase("micro");
+  update_ = graph.FindPhase("update");
+  eval_ = graph.FindPhase("eval");
+  eval_reduce_ = graph.FindPhase("eval_reduce");
+  tokens_ = Find(graph.inputs, "tokens");
+  targets_ = Find(graph.inputs, "targets");
+  sequence_ids_ = Find(graph.inputs, "sequence_ids");
+  loss_pair_ = Find(graph.outputs, "loss_pair");
+  gradient_norm_ = Find(graph.outputs, "gradient_norm");
+  if (micro_ != kNone) {
+    // What is computed again counts once: model FLOPs are forward times three.
+    model_flops_ =
+        3 *
+        MatmulFlopsOf(options.plan->plan,
+                      micro_)[static_cast<int>(Direction::kForward)] *
+        micro_batches_ * options.world_size;
+  }
+}
+
+template <typename T>
+absl::Status Trainer::WriteState(int64_t offset, const T& value) {
+  return options_.executor->WriteBuffer(options_.plan->state, offset, &value,
+                                        sizeof(value));
+}
+
+absl::Status Trainer::WriteBatch(const Batch& batch) {
+  Executor& executor = *options_.executor;
+  SG_RETURN_IF_ERROR(executor.Write(tokens_, batch.tokens.data(),
+                                    batch.tokens.size() * sizeof(int32_t)));
+  SG_RETURN_IF_ERROR(executor.Write(targets_, batch.targets.data(),
+                                    batch.targets.size() * sizeof(int32_t)));
+  if (sequence_ids_ == kNone) return absl::OkStatus();
+  return executor.Write(sequence_ids_, batch.sequence_ids.data(),
+                        batch.sequence_ids.size() * sizeof(int64_t));
+}
+
+absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
+  const Clock::time_point begin = Clock::now();
+  const TrainConfig& config = *options_.config;
+  Executor& executor = *options_.executor;
+  const double rate =
+      LearningRate(config.schedule(), config.optimizer().learning_rate(), step);
+  float rates[StepState::kMaxGroups];
+  std::fill(std::begin(rates), std::end(rates), static_cast<float>(rate));
+  SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, run_step), step));
+  SG_RETURN_IF_ERROR(
+      WriteState(offsetof(StepState, sequence_base), step * shape_.batch_size));
+  SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, position), int64_t{0}));
+  SG_RETURN_IF_ERROR(
+      WriteState(offsetof(StepState, nominal_tokens),
+                 static_cast<double>(shape_.batch_size *
+                                     config.data().sequence_length())));
+  SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, learning_rate), rates));
+
+  SG_RETURN_IF_ERROR(TrainingBatch(*options_.training, shape_,
+                                   config.run().seed(), step, 0, &batch_));
+  for (int64_t micro = 0; micro < micro_batches_; ++micro) {
+    SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, micro), micro));
+    SG_RETURN_IF_ERROR(WriteBatch(batch_));
+    SG_RETURN_IF_ERROR(executor.Enqueue(micro_));
+    if (micro + 1 < micro_batches_) {  // while the lanes work
+      SG_RETURN_IF_ERROR(TrainingBatch(*options_.training, shape_,
+                                       config.run().seed(), step, micro + 1,
+                                       &next_));
+      std::swap(batch_, next_);
+    }
+    SG_RETURN_IF_ERROR(executor.Synchronize());
+  }
+  SG_RETURN_IF_ERROR(executor.Run(update_));
+
+  double pair[2] = {}, norm = 0;
+  SG_RETURN_IF_ERROR(executor.Read(loss_pair_, pair, sizeof(pair)));
+  SG_RETURN_IF_ERROR(executor.Read(gradient_norm_, &norm, sizeof(norm)));
+  StepMetrics metrics;
+  metrics.step = step + 1;
+  metrics.loss = pair[1] > 0 ? pair[0] / pair[1] : 0;
+  metrics.learning_rate = rate;
+  metrics.gradient_norm = norm;
+  metrics.tokens = static_cast<int64_t>(pair[1]);
+  metrics.step_seconds =
+      std::chrono::duration<double>(Clock::now() - begin).count();
+  metrics.tokens_per_second = metrics.tokens / metrics.step_seconds;
+  if (options_.peak_flops > 0)
+    metrics.mfu = model_flops_ / metrics.step_seconds / options_.peak_flops;
+  if (!std::isfinite(norm) || !std::isfinite(metrics.loss)) {
+    return absl::DataLossError(absl::StrCat(
+        "the loss is ", metrics.loss, " and the gradient norm ", norm,
+        ": not finite; the weights were left as they were before this step. "
+        "Lower "
+        "optimizer.learning_rate, lengthen schedule.warmup_steps, or look at "
+        "the data of this step"));
+  }
+  return metrics;
+}
+
+absl::StatusOr<EvaluationMetrics> Trainer::Evaluate(int64_t step) {
+  SG_CHECK(options_.validation != nullptr && eval_ != kNone)
+      << "there is nothing to evaluate";
+  const TokenData& data = *options_.validation;
+  const int64_t wanted = options_.config->evaluation().sequences();
+  const int64_t sequences = wanted == 0
+                                ? data.all_sequences()
+                                : std::min(wanted, data.all_sequences());
+  const int64_t run = shape_.world_size * shape_.micro_batch_size;
+  SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, position), int64_t{0}));
+  for (int64_t micro = 0; micro * run < sequences; ++micro) {
+    SG_RETURN_IF_ERROR(
+        EvaluationBatch(data, shape_, sequences, micro, &batch_));
+    SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, micro), micro));
+    SG_RETURN_IF_ERROR(WriteBatch(batch_));
+    SG_RETURN_IF_ERROR(options_.executor->Run(eval_));
+  }
+  SG_RETURN_IF_ERROR(options_.executor->Run(eval_reduce_));
+  double pair[2] = {};
+  SG_RETURN_IF_ERROR(options_.executor->Read(loss_pair_, pair, sizeof(pair)));
+  EvaluationMetrics metrics;
+  metrics.step = step;
+  metrics.loss = pair[1] > 0 ? pair[0] / pair[1] : 0;
+  metrics.tokens = static_cast<int64_t>(pair[1]);
+  return metrics;
+}
+
+bool Trainer::StopAsked() const {
+  return options_.stop != nullptr &&
+         options_.stop->load(std::memory_order_relaxed);
+}
+
+absl::Status Trainer::Train(int64_t first_step) {
+  const TrainConfig& config = *options_.config;
+  const int64_t steps = config.run().steps();
+  for (int64_t step = first_step; step < steps; ++step) {
+    absl::StatusOr<StepMetrics> metrics = Step(step);
+    if (!metrics.ok()) return AtStep(metrics.status(), step);
+    for (MetricsSink* sink : options_.metrics)
+      SG_RETURN_IF_ERROR(sink->Write(*metrics));
+
+    const int64_t done = step + 1;
+    const bool last = done == steps || StopAsked();
+    const int64_t evaluate_every = config.evaluation().every();
+    if (options_.validation != nullptr &&
+        (last || (evaluate_every > 0 && done % evaluate_every == 0))) {
+      absl::StatusOr<EvaluationMetrics> evaluation = Evaluate(done);
+      if (!evaluation.ok()) return AtStep(evaluation.status(), step);
+      for (MetricsSink* sink : options_.metrics)
+        SG_RETURN_IF_ERROR(sink->Write(*evaluation));
+    }
+    const int64_t save_every = config.checkpoint().every();
+    if (options_.save != nullptr &&
+        (last || (save_every > 0 && done % save_every == 0))) {
+      SG_RETURN_IF_ERROR(AtStep(options_.save(done), step));
+    }
+    if (last) break;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shardgraph

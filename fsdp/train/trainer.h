@@ -1,0 +1,67 @@
+// Trainer: the loop over steps: data in, phases run, metrics out, checkpoints.
+#ifndef FSDP_TRAIN_TRAINER_H_
+#define FSDP_TRAIN_TRAINER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "fsdp/data/batches.h"
+#include "fsdp/train/metrics.h"
+#include "fsdp/train/training_plan.h"
+#include "graph/executor.h"
+#include "proto/train.pb.h"
+
+namespace shardgraph {
+
+struct TrainerOptions {
+  const TrainConfig* config = nullptr;  // resolved
+  const TrainingPlan* plan = nullptr;
+  Executor* executor = nullptr;
+  const TokenData* training = nullptr;
+  const TokenData* validation = nullptr;  // null: no evaluation
+  int rank = 0;
+  int world_size = 1;
+  double peak_flops = 0;              // of all ranks, FLOP/s; 0: unknown
+  std::vector<MetricsSink*> metrics;  // rank 0 only
+  std::function<absl::Status(int64_t step)>
+      save;  // collective: a checkpoint after `step` steps; null: none
+  const std::atomic<bool>* stop =
+      nullptr;  // set: finish the step, save, return
+};
+
+class Trainer {
+ public:
+  explicit Trainer(const TrainerOptions& options);
+
+  // Runs the steps [first_step, config.run.steps). Collective: all ranks alike.
+  // An error says at which step.
+  absl::Status Train(int64_t first_step);
+
+  // Mean loss over the held-out sequences; collective.
+  absl::StatusOr<EvaluationMetrics> Evaluate(int64_t step);
+
+  // One step (0-based) without metrics: for tests and benchmarks.
+  absl::StatusOr<StepMetrics> Step(int64_t step);
+
+ private:
+  absl::Status WriteBatch(const Batch& batch);
+  template <typename T>
+  absl::Status WriteState(int64_t offset, const T& value);
+  bool StopAsked() const;
+
+  TrainerOptions options_;
+  BatchShape shape_;
+  int64_t micro_batches_;
+  PhaseId micro_, update_, eval_, eval_reduce_;
+  ValueId tokens_, targets_, sequence_ids_, loss_pair_, gradient_norm_;
+  double model_flops_ = 0;  // of one step, all ranks
+  Batch batch_, next_;
+};
+
+}  // namespace shardgraph
+
+#endif  // FSDP_TRAIN_TRAINER_H_
