@@ -159,11 +159,6 @@ absl::StatusOr<EvaluationMetrics> Trainer::Evaluate(int64_t step) {
   return metrics;
 }
 
-bool Trainer::StopAsked() const {
-  return options_.stop != nullptr &&
-         options_.stop->load(std::memory_order_relaxed);
-}
-
 absl::Status Trainer::Train(int64_t first_step) {
   const TrainConfig& config = *options_.config;
   const int64_t steps = config.run().steps();
@@ -174,7 +169,7 @@ absl::Status Trainer::Train(int64_t first_step) {
       SG_RETURN_IF_ERROR(sink->Write(*metrics));
 
     const int64_t done = step + 1;
-    const bool last = done == steps || StopAsked();
+    const bool last = done == steps;
     const int64_t evaluate_every = config.evaluation().every();
     if (options_.validation != nullptr &&
         (last || (evaluate_every > 0 && done % evaluate_every == 0))) {
@@ -188,7 +183,6 @@ absl::Status Trainer::Train(int64_t first_step) {
         (last || (save_every > 0 && done % save_every == 0))) {
       SG_RETURN_IF_ERROR(AtStep(options_.save(done), step));
     }
-    if (last) break;
   }
   return absl::OkStatus();
 }

@@ -2,7 +2,6 @@
 #ifndef FSDP_TRAIN_TRAINER_H_
 #define FSDP_TRAIN_TRAINER_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -29,8 +28,6 @@ struct TrainerOptions {
   std::vector<MetricsSink*> metrics;  // rank 0 only
   std::function<absl::Status(int64_t step)>
       save;  // collective: a checkpoint after `step` steps; null: none
-  const std::atomic<bool>* stop =
-      nullptr;  // set: finish the step, save, return
 };
 
 class Trainer {
@@ -51,7 +48,6 @@ class Trainer {
   absl::Status WriteBatch(const Batch& batch);
   template <typename T>
   absl::Status WriteState(int64_t offset, const T& value);
-  bool StopAsked() const;
 
   TrainerOptions options_;
   BatchShape shape_;
