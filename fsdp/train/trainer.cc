@@ -91,8 +91,7 @@ absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
                                      config.data().sequence_length())));
   SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, learning_rate), rates));
 
-  SG_RETURN_IF_ERROR(TrainingBatch(*options_.training, shape_,
-                                   config.run().seed(), step, 0, &batch_));
+  SG_RETURN_IF_ERROR(options_.training(step, 0, &batch_));
   for (int64_t micro = 0; micro < micro_batches_; ++micro) {
     SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, micro), micro));
     SG_RETURN_IF_ERROR(WriteBatch(batch_));
@@ -135,16 +134,11 @@ absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
 absl::StatusOr<EvaluationMetrics> Trainer::Evaluate(int64_t step) {
   SG_CHECK(options_.validation != nullptr && eval_ != kNone)
       << "there is nothing to evaluate";
-  const TokenData& data = *options_.validation;
-  const int64_t wanted = options_.config->evaluation().sequences();
-  const int64_t sequences = wanted == 0
-                                ? data.all_sequences()
-                                : std::min(wanted, data.all_sequences());
+  const int64_t sequences = options_.validation_sequences;
   const int64_t run = shape_.world_size * shape_.micro_batch_size;
   SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, position), int64_t{0}));
   for (int64_t micro = 0; micro * run < sequences; ++micro) {
-    SG_RETURN_IF_ERROR(
-        EvaluationBatch(data, shape_, sequences, micro, &batch_));
+    SG_RETURN_IF_ERROR(options_.validation(micro, &batch_));
     SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, micro), micro));
     SG_RETURN_IF_ERROR(WriteBatch(batch_));
     SG_RETURN_IF_ERROR(options_.executor->Run(eval_));

@@ -20,8 +20,13 @@ struct TrainerOptions {
   const TrainConfig* config = nullptr;  // resolved
   const TrainingPlan* plan = nullptr;
   Executor* executor = nullptr;
-  const TokenData* training = nullptr;
-  const TokenData* validation = nullptr;  // null: no evaluation
+  // Fills this rank's micro-batch `micro` of step `step` (fsdp/data/batches.h).
+  std::function<absl::Status(int64_t step, int64_t micro, Batch* batch)>
+      training;
+  // The same of an evaluation over the first `validation_sequences` held-out
+  // sequences; null: no evaluation.
+  std::function<absl::Status(int64_t micro, Batch* batch)> validation;
+  int64_t validation_sequences = 0;
   int rank = 0;
   int world_size = 1;
   double peak_flops = 0;              // of all ranks, FLOP/s; 0: unknown
