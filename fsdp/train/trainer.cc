@@ -97,9 +97,7 @@ absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
     SG_RETURN_IF_ERROR(WriteBatch(batch_));
     SG_RETURN_IF_ERROR(executor.Enqueue(micro_));
     if (micro + 1 < micro_batches_) {  // while the lanes work
-      SG_RETURN_IF_ERROR(TrainingBatch(*options_.training, shape_,
-                                       config.run().seed(), step, micro + 1,
-                                       &next_));
+      SG_RETURN_IF_ERROR(options_.training(step, micro + 1, &next_));
       std::swap(batch_, next_);
     }
     SG_RETURN_IF_ERROR(executor.Synchronize());
