@@ -59,13 +59,14 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareSimulated(
 }
 
 const KernelTable& Table() {
-  static const KernelTable& table = *[] {
+  static const std::vector<KernelDef>& kernels = *[] {
     auto* const kernels = new std::vector<KernelDef>();
     for (const OpDef* const op : AllOps()) {
       kernels->push_back({.op = op->name, .prepare = PrepareSimulated});
     }
-    return new KernelTable({absl::MakeConstSpan(*kernels)});
+    return kernels;
   }();
+  static const KernelTable& table = *new KernelTable({kernels});
   return table;
 }
 
