@@ -1,0 +1,121 @@
+#include "fsdp/train/shard_writer.h"
+
+#include <algorithm>
+
+#include "kernels/check.h"
+#include "kernels/random/random.h"
+#include "kernels/status_macros.h"
+
+namespace shardgraph {
+namespace {
+
+constexpr int64_t kChunk = 1 << 20;  // elements on the host at a time
+
+}  // namespace
+
+BufferId ShardWriter::BufferOf(int unit, ShardKind kind) const {
+  const UnitBuffers& buffers = plan_.units[unit];
+  switch (kind) {
+    case ShardKind::kMaster:
+      return buffers.master;
+    case ShardKind::kExpAvg:
+      return buffers.exp_avg;
+    case ShardKind::kExpAvgSq:
+      return buffers.exp_avg_sq;
+  }
+  return kNone;
+}
+
+std::vector<HeldRange> ShardWriter::Held() const {
+  std::vector<HeldRange> held;
+  for (size_t u = 0; u < plan_.layout.units().size(); ++u) {
+    const FlatParameter& flat = plan_.layout.units()[u].flat;
+    for (const MemberPiece& piece : flat.PiecesOf(shard_)) {
+      held.push_back({flat.members[piece.member].parameter, static_cast<int>(u),
+                      piece.member_begin, piece.shard_begin, piece.elements});
+    }
+  }
+  return held;
+}
+
+absl::Status ShardWriter::Write(const HeldRange& range, int64_t begin,
+                                absl::Span<const float> values,
+                                ShardKind kind) {
+  SG_CHECK(begin >= 0 &&
+           begin + static_cast<int64_t>(values.size()) <= range.elements)
+      << "leaves the held range";
+  const int64_t at = range.shard_begin + begin;
+  if (const BufferId buffer = BufferOf(range.unit, kind); buffer != kNone) {
+    SG_RETURN_IF_ERROR(
+        executor_.WriteBuffer(buffer, at * SizeOf(DType::kF32), values.data(),
+                              values.size() * SizeOf(DType::kF32)));
+  }
+  const UnitBuffers& buffers = plan_.units[range.unit];
+  if (kind != ShardKind::kMaster || buffers.compute == buffers.master)
+    return absl::OkStatus();
+  SG_CHECK(SizeOf(plan_.compute) == 2)
+      << "compute shards are BF16 or F16 when they are not the master";
+  std::vector<uint16_t> rounded(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    rounded[i] = plan_.compute == DType::kBF16 ? BFloat16(values[i]).bits
+                                               : Float16(values[i]).bits;
+  }
+  return executor_.WriteBuffer(buffers.compute, at * 2, rounded.data(),
+                               rounded.size() * 2);
+}
+
+absl::Status ShardWriter::Read(const HeldRange& range, int64_t begin,
+                               absl::Span<float> values, ShardKind kind) {
+  SG_CHECK(begin >= 0 &&
+           begin + static_cast<int64_t>(values.size()) <= range.elements)
+      << "leaves the held range";
+  const BufferId buffer = BufferOf(range.unit, kind);
+  SG_CHECK(buffer != kNone) << "the plan does not keep that shard";
+  return executor_.ReadBuffer(
+      buffer, (range.shard_begin + begin) * SizeOf(DType::kF32), values.data(),
+      values.size() * SizeOf(DType::kF32));
+}
+
+absl::Status ShardWriter::Fill(
+    ShardKind kind,
+    absl::FunctionRef<absl::Status(const Parameter& parameter, int64_t begin,
+                                   absl::Span<float> values)>
+        fill) {
+  std::vector<float> values;
+  for (const HeldRange& range : Held()) {
+    for (int64_t begin = 0; begin < range.elements; begin += kChunk) {
+      values.resize(std::min(kChunk, range.elements - begin));
+      SG_RETURN_IF_ERROR(
+          fill(*range.parameter, range.begin + begin, absl::MakeSpan(values)));
+      SG_RETURN_IF_ERROR(Write(range, begin, values, kind));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InitializeParameters(const TrainingPlan& plan, uint64_t seed,
+                                  int shard, Executor& executor) {
+  return ShardWriter(plan, shard, executor)
+      .Fill(ShardKind::kMaster, [&](const Parameter& parameter, int64_t begin,
+                                    absl::Span<float> values) {
+        switch (parameter.init) {
+          case Parameter::Init::kZeros:
+            std::fill(values.begin(), values.end(), 0.0f);
+            break;
+          case Parameter::Init::kOnes:
+            std::fill(values.begin(), values.end(), 1.0f);
+            break;
+          case Parameter::Init::kNormal: {
+            const RandomKey key = MakeRandomKey(seed, HashName(parameter.name));
+            for (size_t i = 0; i < values.size(); ++i) {
+              values[i] = static_cast<float>(parameter.std) *
+                          RandomNormal(key, begin + i);
+            }
+            break;
+          }
+        }
+        return absl::OkStatus();
+      });
+}
+
+}  // namespace shardgraph

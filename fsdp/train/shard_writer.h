@@ -1,0 +1,71 @@
+// ShardWriter: puts values of whole parameters into this rank's shards, and
+// reads them back.
+#ifndef FSDP_TRAIN_SHARD_WRITER_H_
+#define FSDP_TRAIN_SHARD_WRITER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "fsdp/train/training_plan.h"
+#include "graph/executor.h"
+
+namespace shardgraph {
+
+// A range of a parameter that this rank holds.
+struct HeldRange {
+  const Parameter* parameter = nullptr;
+  int unit = 0;
+  int64_t begin = 0;        // elements of the parameter, row-major
+  int64_t shard_begin = 0;  // elements of the shard
+  int64_t elements = 0;
+};
+
+// Which of a unit's persistent shards.
+enum class ShardKind { kMaster, kExpAvg, kExpAvgSq };
+
+class ShardWriter {
+ public:
+  // `shard`: this rank's index in its shard group. Both outlive the writer.
+  ShardWriter(const TrainingPlan& plan, int shard, Executor& executor)
+      : plan_(plan), shard_(shard), executor_(executor) {}
+
+  // Everything this rank holds, in the order of units and members.
+  std::vector<HeldRange> Held() const;
+
+  // Writes values[i] to element begin + i of the range; kMaster also writes the
+  // compute copy, rounded. Buffers that the plan does not have are skipped (a
+  // plan without training has no master in BF16).
+  absl::Status Write(const HeldRange& range, int64_t begin,
+                     absl::Span<const float> values, ShardKind kind);
+  // Reads back `values.size()` elements from element `begin` of the range.
+  absl::Status Read(const HeldRange& range, int64_t begin,
+                    absl::Span<float> values, ShardKind kind);
+
+  // Fills every range piece by piece with `fill(parameter, first element,
+  // values)`; holds at most a few MiB.
+  absl::Status Fill(
+      ShardKind kind,
+      absl::FunctionRef<absl::Status(const Parameter& parameter, int64_t begin,
+                                     absl::Span<float> values)>
+          fill);
+
+ private:
+  BufferId BufferOf(int unit, ShardKind kind) const;
+
+  const TrainingPlan& plan_;
+  const int shard_;
+  Executor& executor_;
+};
+
+// Initial weights: a pure function of (seed, parameter name, element), whatever
+// the world size and the split.
+absl::Status InitializeParameters(const TrainingPlan& plan, uint64_t seed,
+                                  int shard, Executor& executor);
+
+}  // namespace shardgraph
+
+#endif  // FSDP_TRAIN_SHARD_WRITER_H_
