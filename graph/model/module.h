@@ -81,7 +81,9 @@ struct ForwardOptions {
 struct ForwardResult {
   ValueId stats =
       kNone;  // F64[2]: sum of token losses, number of unmasked targets
-  ValueId logits = kNone;  // kGenerate: [B, vocab], compute dtype
+  ValueId logits = kNone;  // kGenerate: [B, vocab], compute dtype; in the
+                           // run-lifetime buffer "logits", which all phases of
+                           // a graph share, and the graph's output "logits"
 };
 
 class Module {
@@ -97,7 +99,8 @@ class Module {
   bool list() const { return list_; }    // ModuleList: never a unit
   bool attention() const {
     return attention_;
-  }  // a forced leaf of the size-based policy
+  }  // an attention of the class "MultiheadAttention": a forced leaf of the
+     // size-based policy, as in PyTorch (Hugging Face's attentions are none)
   const std::vector<std::unique_ptr<Module>>& children() const {
     return children_;
   }  // registration order
