@@ -87,15 +87,21 @@ class TreeModel : public Model {
   std::unique_ptr<Layer> root_;
 };
 
-// The field path under which errors name modules of an expanded tree.
-const char* RootPath(const ModelSpec& spec) {
+// What errors call the spec's root and the field that limits the positions
+// (empty: as the factory found it).
+struct FieldNames {
+  const char* root;
+  const char* positions;
+};
+
+FieldNames NamesOf(const ModelSpec& spec) {
   switch (spec.kind_case()) {
     case ModelSpec::kGpt2:
-      return "model.gpt2";
+      return {"model.gpt2", "model.gpt2.n_positions"};
     case ModelSpec::kLlama:
-      return "model.llama";
+      return {"model.llama", "model.llama.max_position_embeddings"};
     default:
-      return "model.module";
+      return {"model.module", ""};
   }
 }
 
@@ -135,8 +141,10 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelSpec& spec) {
   SG_ASSIGN_OR_RETURN(const ModuleSpec module, ExpandModel(spec));
   ModelParts parts;
   ModelFactory factory(&parts);
+  const FieldNames names = NamesOf(spec);
   SG_ASSIGN_OR_RETURN(std::unique_ptr<Layer> root,
-                      factory.MakeRoot(module, RootPath(spec)));
+                      factory.MakeRoot(module, names.root));
+  if (names.positions[0] != 0) parts.positions_field = names.positions;
   return std::make_unique<TreeModel>(std::move(parts), std::move(root));
 }
 
