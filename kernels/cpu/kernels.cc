@@ -27,6 +27,12 @@ const KernelTable& CpuKernels() {
       LayoutReferenceKernels(),
       CollectiveKernels(),
       MatmulCpuKernels(),
+      NormCpuKernels(),
+      PointwiseCpuKernels(),
+      RandomCpuKernels(),
+      EmbeddingCpuKernels(),
+      OptimizerCpuKernels(),
+      LayoutCpuKernels(),
   });
   return table;
 }

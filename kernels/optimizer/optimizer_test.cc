@@ -1,0 +1,436 @@
+#include "kernels/optimizer/optimizer.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/testing/conformance.h"
+
+namespace shardgraph {
+namespace {
+
+const OpDef* Op(absl::string_view name) {
+  for (const OpDef* op : OptimizerOps()) {
+    if (op->name == name) return op;
+  }
+  return nullptr;
+}
+
+// The ops insist on these dtypes, so that the truth does not widen them.
+OperandCase Fixed(TensorType type, double low, double high) {
+  OperandCase operand(type, low, high);
+  operand.fixed_dtype = true;
+  return operand;
+}
+OperandCase Fixed(TensorType type, std::vector<double> values) {
+  OperandCase operand(type, std::move(values));
+  operand.fixed_dtype = true;
+  return operand;
+}
+OperandCase Shard(int64_t n, double low = -1, double high = 1) {
+  return Fixed(TensorType(DType::kF32, {n}), low, high);
+}
+OperandCase Scalar(DType dtype, double value) {
+  return Fixed(TensorType(dtype, {}), std::vector<double>{value});
+}
+OperandCase PerGroup(DType dtype, double low, double high) {
+  return Fixed(TensorType(dtype, {8}), low, high);
+}
+
+// A flat parameter of `ranks` shards of n elements and its segments, with
+// padding in front, between and behind.
+struct Flat {
+  int64_t n;
+  int ranks;
+  std::vector<int64_t> segments;
+};
+
+std::vector<Flat> Flats() {
+  return {
+      {0, 1, {}},
+      {7, 1, {0, 7, 0}},
+      {7, 1, {}},
+      {100, 3, {1, 3, 0, 3, 90, 1, 95, 205, 0, 210, 299, 2}},
+      {33, 4, {0, 66, 3}},  // the last two shards are padding
+      {5000, 2, {10, 4100, 0, 4100, 4101, 1, 4500, 9000, 0, 9999, 10000, 7}},
+      {40001, 1, {0, 20001, 0, 20001, 40000, 1}},
+  };
+}
+
+void SetGroups(OpCase* op_case) {
+  for (int g = 0; g < 8; ++g) {
+    const std::string suffix = "_" + std::to_string(g);
+    op_case->attributes.SetDouble("beta1" + suffix, 0.9 - 0.01 * g)
+        .SetDouble("beta2" + suffix, 0.95 + 0.005 * g)
+        .SetDouble("epsilon" + suffix, 1e-8 + 1e-4 * g)
+        .SetDouble("momentum" + suffix, 0.8 + 0.01 * g)
+        .SetDouble("weight_decay" + suffix, g % 2 == 0 ? 0.1 : 0.0);
+  }
+}
+
+OpCase AdamWCase(const Flat& flat, int rank, DType compute, bool has_compute,
+                 double found_inf = 0) {
+  OpCase op_case;
+  op_case.op = Op("adamw");
+  op_case.attributes.SetInts("segments", flat.segments)
+      .SetString("group", "shard")
+      .SetInt("has_compute", has_compute);
+  SetGroups(&op_case);
+  op_case.operands = {Shard(flat.n), Shard(flat.n, -3, 3),
+                      Shard(flat.n, -0.1, 0.1), Shard(flat.n, 0, 0.1)};
+  if (has_compute)
+    op_case.operands.push_back(Fixed(TensorType(compute, {flat.n}), -1, 1));
+  op_case.operands.push_back(PerGroup(DType::kF32, 1e-4, 1e-2));
+  op_case.operands.push_back(PerGroup(DType::kF64, 0.1, 0.9));
+  op_case.operands.push_back(PerGroup(DType::kF64, 0.1, 0.9));
+  op_case.operands.push_back(Scalar(DType::kF64, 0.37));
+  op_case.operands.push_back(Scalar(DType::kI32, found_inf));
+  op_case.rank = rank;
+  op_case.group_size = flat.ranks;
+  op_case.inner_rounding = has_compute;
+  return op_case;
+}
+
+OpCase SgdCase(const Flat& flat, int rank, bool has_momentum, bool has_compute,
+               double found_inf = 0) {
+  OpCase op_case;
+  op_case.op = Op("sgd");
+  op_case.attributes.SetInts("segments", flat.segments)
+      .SetString("group", "shard")
+      .SetInt("has_momentum", has_momentum)
+      .SetInt("has_compute", has_compute);
+  SetGroups(&op_case);
+  op_case.operands = {Shard(flat.n), Shard(flat.n, -3, 3)};
+  if (has_momentum) op_case.operands.push_back(Shard(flat.n));
+  if (has_compute) {
+    op_case.operands.push_back(
+        Fixed(TensorType(DType::kBF16, {flat.n}), -1, 1));
+  }
+  op_case.operands.push_back(PerGroup(DType::kF32, 1e-3, 1e-1));
+  op_case.operands.push_back(Scalar(DType::kF64, 0.37));
+  op_case.operands.push_back(Scalar(DType::kI32, found_inf));
+  op_case.rank = rank;
+  op_case.group_size = flat.ranks;
+  op_case.inner_rounding = has_compute;
+  return op_case;
+}
+
+OpCase SumOfSquaresCase(const Flat& flat, int rank) {
+  OpCase op_case;
+  op_case.op = Op("sum_of_squares");
+  op_case.attributes.SetInts("segments", flat.segments)
+      .SetString("group", "shard");
+  op_case.operands = {Shard(flat.n, -2, 2)};
+  op_case.rank = rank;
+  op_case.group_size = flat.ranks;
+  return op_case;
+}
+
+OpCase AccumulateCase(DType dtype, Dims shape, double micro) {
+  OpCase op_case;
+  op_case.op = Op("accumulate");
+  op_case.operands = {Fixed(TensorType(dtype, shape), -1, 1),
+                      Fixed(TensorType(dtype, shape), -1, 1),
+                      Scalar(DType::kI64, micro)};
+  return op_case;
+}
+
+OpCase FinishCase(std::vector<double> sums, double tokens, double nominal,
+                  double loss_scale, double max_norm) {
+  OpCase op_case;
+  op_case.op = Op("finish_gradients");
+  op_case.attributes.SetDouble("max_norm", max_norm);
+  const int64_t count = sums.size();
+  op_case.operands = {Fixed(TensorType(DType::kF64, {count}), sums),
+                      Scalar(DType::kF64, tokens), Scalar(DType::kF64, nominal),
+                      Scalar(DType::kF32, loss_scale)};
+  return op_case;
+}
+
+OpCase AdvanceCase(double found_inf) {
+  OpCase op_case;
+  op_case.op = Op("advance_state");
+  op_case.attributes.SetDouble("beta1_0", 0.9)
+      .SetDouble("beta2_0", 0.99)
+      .SetDouble("beta1_3", 0.5);
+  op_case.operands = {
+      Fixed(TensorType(DType::kI64, {}), std::vector<double>{41}),
+      Fixed(TensorType(DType::kF64, {8}), std::vector<double>(8, 0.5)),
+      Fixed(TensorType(DType::kF64, {8}), std::vector<double>(8, 0.25)),
+      Scalar(DType::kI32, found_inf)};
+  return op_case;
+}
+
+std::vector<OpCase> Cases() {
+  std::vector<OpCase> cases;
+  for (const Flat& flat : Flats()) {
+    for (int rank = 0; rank < flat.ranks; ++rank) {
+      cases.push_back(AdamWCase(flat, rank, DType::kBF16, false));
+      cases.push_back(AdamWCase(flat, rank, DType::kBF16, true));
+      cases.push_back(AdamWCase(flat, rank, DType::kF16, true));
+      for (const bool has_momentum : {false, true}) {
+        for (const bool has_compute : {false, true})
+          cases.push_back(SgdCase(flat, rank, has_momentum, has_compute));
+      }
+      cases.push_back(SumOfSquaresCase(flat, rank));
+    }
+  }
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    for (const double micro : {0, 1, 5}) {
+      cases.push_back(AccumulateCase(dtype, {}, micro));
+      cases.push_back(AccumulateCase(dtype, {0}, micro));
+      cases.push_back(AccumulateCase(dtype, {20001}, micro));
+      cases.push_back(AccumulateCase(dtype, {3, 5}, micro));
+    }
+  }
+  cases.push_back(FinishCase({}, 10, 12, 1, 1));
+  cases.push_back(FinishCase({4, 5}, 10, 12, 1, 1));
+  cases.push_back(FinishCase({4, 5, 0.25}, 10, 12, 1024, 0));
+  cases.push_back(FinishCase({4, 5}, 0, 12, 1, 1));
+  cases.push_back(AdvanceCase(0));
+  cases.push_back(AdvanceCase(1));
+  return cases;
+}
+
+TEST(Optimizer, Reference) {
+  CheckKernels(Cases(), OptimizerReferenceKernels(),
+               OptimizerReferenceKernels());
+}
+
+TEST(Optimizer, Cpu) {
+  CheckKernels(Cases(), OptimizerReferenceKernels(), OptimizerCpuKernels());
+}
+
+TEST(Optimizer, CasesAreComplete) {
+  EXPECT_EQ(CoveredOps(Cases()), NamesOf(OptimizerOps()));
+  EXPECT_EQ(CoveredOps(OptimizerReferenceKernels()), NamesOf(OptimizerOps()));
+  EXPECT_EQ(CoveredOps(OptimizerCpuKernels()), NamesOf(OptimizerOps()));
+}
+
+// NaN in every padding element of every operand: results must keep exactly the
+// padding they had, and nothing else may become NaN.
+void CheckPadding(const OpCase& original, int shards, const Flat& flat) {
+  SCOPED_TRACE(original.Name());
+  OpCase op_case = original;
+  std::vector<bool> covered(flat.n);
+  for (size_t s = 0; s < flat.segments.size(); s += 3) {
+    for (int64_t i = flat.segments[s]; i < flat.segments[s + 1]; ++i) {
+      const int64_t at = i - op_case.rank * flat.n;
+      if (at >= 0 && at < flat.n) covered[at] = true;
+    }
+  }
+  for (int k = 0; k < shards; ++k) {
+    std::vector<double>& values = op_case.operands[k].values;
+    values = UniformValues(flat.n, 0.1, 1, k);
+    for (int64_t i = 0; i < flat.n; ++i) {
+      if (!covered[i]) values[i] = std::numeric_limits<double>::quiet_NaN();
+    }
+  }
+  for (const auto& result : Evaluate(op_case, OptimizerCpuKernels(), false)) {
+    for (size_t i = 0; i < result.size(); ++i) {
+      const bool padding =
+          static_cast<int64_t>(result.size()) == flat.n && !covered[i];
+      EXPECT_EQ(std::isnan(result[i]), padding) << i;
+    }
+  }
+}
+
+TEST(Optimizer, NeverReadsOrWritesPadding) {
+  for (const Flat& flat : Flats()) {
+    for (int rank = 0; rank < flat.ranks; ++rank) {
+      CheckPadding(AdamWCase(flat, rank, DType::kBF16, true), 5, flat);
+      CheckPadding(SgdCase(flat, rank, true, true), 4, flat);
+      CheckPadding(SumOfSquaresCase(flat, rank), 1, flat);
+    }
+  }
+}
+
+// The shards of any number of ranks make up what one rank computes.
+TEST(Optimizer, RanksMakeUpTheWhole) {
+  const int64_t size = 9000;
+  const std::vector<int64_t> segments = {5, 2000, 0,    2000, 4097,
+                                         1, 4500, 8999, 0};
+  const std::vector<double> gradient = UniformValues(size, -1, 1, 3);
+  const auto run = [&](int ranks) {
+    std::vector<double> master;
+    double squares = 0;
+    const Flat flat = {size / ranks, ranks, segments};
+    for (int rank = 0; rank < ranks; ++rank) {
+      OpCase adamw = AdamWCase(flat, rank, DType::kBF16, false);
+      OpCase sum = SumOfSquaresCase(flat, rank);
+      const std::vector<double> part(gradient.begin() + rank * flat.n,
+                                     gradient.begin() + (rank + 1) * flat.n);
+      for (int k = 0; k < 4; ++k) adamw.operands[k].values = part;
+      for (double& v : adamw.operands[3].values) v = v * v;
+      sum.operands[0].values = part;
+      const auto shard = Evaluate(adamw, OptimizerCpuKernels(), false)[0];
+      master.insert(master.end(), shard.begin(), shard.end());
+      squares += Evaluate(sum, OptimizerCpuKernels(), false)[0][0];
+    }
+    return std::make_pair(master, squares);
+  };
+  const auto one = run(1);
+  for (const int ranks : {2, 3, 4}) {
+    const auto many = run(ranks);
+    EXPECT_EQ(many.first, one.first);
+    EXPECT_NEAR(many.second, one.second, 1e-6 * one.second);
+  }
+}
+
+// torch.optim.AdamW written out in FP64, over several steps of one element.
+TEST(AdamW, FollowsTheFormulaOverSteps) {
+  const double rate = 0.01, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  const double decay = 0.1;
+  double p = 0.5, m = 0, v = 0;
+  double master = 0.5, exp_avg = 0, exp_avg_sq = 0;
+  for (int step = 1; step <= 10; ++step) {
+    const double g = std::sin(step) * 0.3;
+    p *= 1 - rate * decay;
+    m = beta1 * m + (1 - beta1) * g;
+    v = beta2 * v + (1 - beta2) * g * g;
+    p -= rate / (1 - std::pow(beta1, step)) * m /
+         (std::sqrt(v) / std::sqrt(1 - std::pow(beta2, step)) + epsilon);
+    OpCase op_case = AdamWCase({1, 1, {0, 1, 0}}, 0, DType::kBF16, true);
+    op_case.attributes.SetDouble("beta1_0", beta1)
+        .SetDouble("beta2_0", beta2)
+        .SetDouble("epsilon_0", epsilon)
+        .SetDouble("weight_decay_0", decay);
+    op_case.operands[0].values = {master};
+    op_case.operands[1].values = {4 * g};  // undone by gradient_scale
+    op_case.operands[2].values = {exp_avg};
+    op_case.operands[3].values = {exp_avg_sq};
+    op_case.operands[5].values.assign(8, rate);
+    op_case.operands[6].values.assign(8, std::pow(beta1, step - 1));
+    op_case.operands[7].values.assign(8, std::pow(beta2, step - 1));
+    op_case.operands[8].values = {0.25};
+    const auto results = Evaluate(op_case, OptimizerCpuKernels(), false);
+    master = results[0][0];
+    exp_avg = results[1][0];
+    exp_avg_sq = results[2][0];
+    EXPECT_NEAR(master, p, 1e-6);
+    EXPECT_NEAR(exp_avg, m, 1e-7);
+    EXPECT_NEAR(exp_avg_sq, v, 1e-7);
+    EXPECT_EQ(results[3][0],
+              static_cast<double>(BFloat16(static_cast<float>(master))));
+  }
+}
+
+TEST(Optimizer, FoundInfWritesNothing) {
+  const Flat flat = {100, 1, {0, 100, 0}};
+  for (const auto kernels :
+       {OptimizerReferenceKernels(), OptimizerCpuKernels()}) {
+    for (OpCase op_case : {AdamWCase(flat, 0, DType::kBF16, true, 1),
+                           SgdCase(flat, 0, true, true, 1)}) {
+      const std::vector<double> ones(100, 1);
+      for (OperandCase& operand : op_case.operands) {
+        if (operand.type.num_elements() == 100) operand.values = ones;
+      }
+      op_case.operands[1].values.assign(
+          100, std::numeric_limits<double>::infinity());
+      for (const auto& result : Evaluate(op_case, kernels, false))
+        EXPECT_EQ(result, ones);
+    }
+    const auto state = Evaluate(AdvanceCase(1), kernels, false);
+    EXPECT_EQ(state[0][0], 41);
+    EXPECT_EQ(state[1][0], 0.5);
+  }
+}
+
+TEST(AdvanceState, MultipliesThePowersOfTheGroupsThatHaveBetas) {
+  for (const auto kernels :
+       {OptimizerReferenceKernels(), OptimizerCpuKernels()}) {
+    const auto state = Evaluate(AdvanceCase(0), kernels, false);
+    EXPECT_EQ(state[0][0], 42);
+    EXPECT_EQ(state[1],
+              (std::vector<double>{0.45, 0.5, 0.5, 0.25, 0.5, 0.5, 0.5, 0.5}));
+    EXPECT_EQ(state[2][0], 0.2475);
+    EXPECT_EQ(state[2][3], 0.25);
+  }
+}
+
+TEST(FinishGradients, AveragesClipsAndFlags) {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const auto kernels :
+       {OptimizerReferenceKernels(), OptimizerCpuKernels()}) {
+    // sqrt(9) * 12 / 10 / 2 = 1.8, clipped to 0.9.
+    auto r = Evaluate(FinishCase({4, 5}, 10, 12, 2, 0.9), kernels, false);
+    EXPECT_DOUBLE_EQ(r[0][0], 1.8);
+    EXPECT_DOUBLE_EQ(r[1][0], 0.6 * 0.9 / (1.8 + 1e-6));
+    EXPECT_EQ(r[2][0], 0);
+    // Not clipped below the limit, nor without one.
+    for (const double max_norm : {2.0, 0.0}) {
+      r = Evaluate(FinishCase({4, 5}, 10, 12, 2, max_norm), kernels, false);
+      EXPECT_DOUBLE_EQ(r[1][0], 0.6);
+    }
+    // No unmasked token: no update.
+    r = Evaluate(FinishCase({0}, 0, 12, 1, 1), kernels, false);
+    EXPECT_EQ(r[0][0], 0);
+    EXPECT_EQ(r[1][0], 0);
+    EXPECT_EQ(r[2][0], 0);
+    for (const double bad : {inf, std::nan("")}) {
+      r = Evaluate(FinishCase({1, bad, 1}, 10, 12, 1, 1), kernels, false);
+      EXPECT_EQ(r[1][0], 0);
+      EXPECT_EQ(r[2][0], 1);
+    }
+  }
+}
+
+TEST(Accumulate, FirstMicroBatchDiscardsWhatWasThere) {
+  for (const auto kernels :
+       {OptimizerReferenceKernels(), OptimizerCpuKernels()}) {
+    OpCase op_case = AccumulateCase(DType::kF32, {2}, 0);
+    op_case.operands[0].values.assign(2,
+                                      std::numeric_limits<double>::quiet_NaN());
+    op_case.operands[1].values = {1, 2};
+    EXPECT_EQ(Evaluate(op_case, kernels, false)[0],
+              (std::vector<double>{1, 2}));
+  }
+}
+
+TEST(ClipSegments, CutsAtTheShard) {
+  const std::vector<int64_t> segments = {2, 12, 0, 14, 15, 1, 25, 30, 2};
+  EXPECT_EQ(*ClipSegments(segments, 10, 0, 3),
+            (std::vector<ShardRange>{{2, 10, 0}}));
+  EXPECT_EQ(*ClipSegments(segments, 10, 1, 3),
+            (std::vector<ShardRange>{{0, 2, 0}, {4, 5, 1}}));
+  EXPECT_EQ(*ClipSegments(segments, 10, 2, 3),
+            (std::vector<ShardRange>{{5, 10, 2}}));
+  EXPECT_EQ(ClipSegments(segments, 10, 0, 2).status().message(),
+            "segment [25, 30) ends behind the flat parameter of 2 shards of 10 "
+            "elements");
+}
+
+TEST(Optimizer, RefusesBadSegmentsAndMissingConstants) {
+  std::vector<TensorType> results;
+  const TensorType gradient(DType::kF32, {10});
+  const auto infer = [&](std::vector<int64_t> segments) {
+    return std::string(
+        InferResults(*Op("sum_of_squares"),
+                     Attributes().SetInts("segments", std::move(segments)),
+                     {gradient}, &results)
+            .message());
+  };
+  EXPECT_EQ(infer({0, 5, 0, 5, 9, 1}), "");
+  EXPECT_EQ(infer({0, 5}),
+            "sum_of_squares: attribute segments has 2 numbers, must be triples "
+            "(begin, end, group)");
+  EXPECT_EQ(infer({0, 5, 0, 4, 9, 1}),
+            "sum_of_squares: attribute segments: [4, 9) must be sorted and "
+            "disjoint; the one before ends at 5");
+  EXPECT_EQ(infer({0, 5, 8}),
+            "sum_of_squares: attribute segments: group 8 must be in [0, 8)");
+  OpCase op_case = AdamWCase({10, 1, {0, 5, 1}}, 0, DType::kBF16, false);
+  std::vector<TensorType> types;
+  for (const OperandCase& operand : op_case.operands)
+    types.push_back(operand.type);
+  const Attributes without =
+      Attributes().SetInts("segments", {0, 5, 1}).SetDouble("beta1_1", 0.9);
+  EXPECT_EQ(InferResults(*Op("adamw"), without, types, &results).message(),
+            "adamw: attribute beta2_1 is missing");
+}
+
+}  // namespace
+}  // namespace shardgraph
