@@ -1,0 +1,248 @@
+#include "tests/harness/training_run.h"
+
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "fsdp/config/train_config.h"
+#include "fsdp/train/shard_writer.h"
+#include "fsdp/train/trainer.h"
+#include "graph/workspace.h"
+#include "kernels/check.h"
+#include "kernels/collective/loopback.h"
+#include "kernels/cpu/backend.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/random/random.h"
+#include "kernels/status_macros.h"
+#include "kernels/step_state.h"
+
+namespace shardgraph {
+namespace {
+
+// Copies every rank's shards into whole parameters.
+class Whole {
+ public:
+  explicit Whole(const Model& model) {
+    for (const Parameter* parameter : model.parameters())
+      values_[parameter->name].resize(parameter->numel());
+  }
+
+  void Add(const HeldRange& range, const std::vector<float>& values) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::copy(values.begin(), values.end(),
+              values_.at(range.parameter->name).begin() + range.begin);
+  }
+  std::map<std::string, std::vector<float>> Take() {
+    return std::move(values_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::vector<float>> values_;
+};
+
+class Rank {
+ public:
+  Rank(const TrainConfig& config, const TrainingRunOptions& options,
+       const TrainingPlan& plan, int rank)
+      : config_(config), options_(options), plan_(plan), rank_(rank) {}
+
+  absl::Status Run(CommunicatorFactory* factory, Whole* initial, Whole* weights,
+                   Whole* gradients, TrainingRunResult* result) {
+    CpuBackendOptions backend_options;
+    backend_options.kernels =
+        options_.kernels != nullptr ? options_.kernels : &CpuKernels();
+    backend_options.threads = options_.threads;
+    backend_options.allocate = [factory](int64_t bytes) {
+      return factory->AllocateWindow(bytes);
+    };
+    SG_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
+                        MakeCpuBackend(std::move(backend_options)));
+    ExecutorOptions executor_options;
+    executor_options.backend = backend.get();
+    executor_options.communicators = factory;
+    executor_options.capture = config_.run().capture();
+    SG_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+                        Executor::Create(plan_.plan, executor_options));
+
+    const int shard = rank_ % plan_.groups.shard;
+    ShardWriter writer(plan_, shard, *executor);
+    SG_RETURN_IF_ERROR(
+        executor->WriteBuffer(plan_.state, 0, &fresh_, sizeof(fresh_)));
+    if (options_.initial != nullptr) {
+      SG_RETURN_IF_ERROR(writer.Fill(
+          ShardKind::kMaster, [&](const Parameter& parameter, int64_t begin,
+                                  absl::Span<float> values) {
+            const std::vector<float> whole = options_.initial(parameter);
+            std::copy_n(whole.begin() + begin, values.size(), values.begin());
+            return absl::OkStatus();
+          }));
+    } else {
+      SG_RETURN_IF_ERROR(
+          InitializeParameters(plan_, config_.run().seed(), shard, *executor));
+    }
+    SG_RETURN_IF_ERROR(Collect(writer, initial));
+
+    TrainerOptions trainer_options;
+    trainer_options.config = &config_;
+    trainer_options.plan = &plan_;
+    trainer_options.executor = executor.get();
+    trainer_options.rank = rank_;
+    trainer_options.world_size = options_.world_size;
+    trainer_options.training = [this](int64_t step, int64_t micro,
+                                      Batch* batch) {
+      FillBatch(step, micro, batch);
+      return absl::OkStatus();
+    };
+    Trainer trainer(trainer_options);
+    for (int64_t step = 0; step < config_.run().steps(); ++step) {
+      SG_ASSIGN_OR_RETURN(const StepMetrics metrics, trainer.Step(step));
+      if (rank_ == 0) {
+        result->losses.push_back(metrics.loss);
+        result->gradient_norms.push_back(metrics.gradient_norm);
+      }
+      if (options_.after_step != nullptr)
+        options_.after_step(rank_, step, *executor, plan_);
+    }
+    SG_RETURN_IF_ERROR(Collect(writer, weights));
+    return CollectGradients(writer, *executor, gradients);
+  }
+
+ private:
+  absl::Status Collect(ShardWriter& writer, Whole* whole) {
+    for (const HeldRange& range : writer.Held()) {
+      std::vector<float> values(range.elements);
+      SG_RETURN_IF_ERROR(
+          writer.Read(range, 0, absl::MakeSpan(values), ShardKind::kMaster));
+      whole->Add(range, values);
+    }
+    return absl::OkStatus();
+  }
+
+  // Shards hold sums seeded with 1 / nominal tokens; the average is over the
+  // tokens that count.
+  absl::Status CollectGradients(ShardWriter& writer, Executor& executor,
+                                Whole* whole) {
+    double nominal = 0, tokens = 0;
+    SG_RETURN_IF_ERROR(executor.ReadBuffer(plan_.state,
+                                           offsetof(StepState, nominal_tokens),
+                                           &nominal, sizeof(nominal)));
+    SG_RETURN_IF_ERROR(executor.ReadBuffer(plan_.state,
+                                           offsetof(StepState, token_count),
+                                           &tokens, sizeof(tokens)));
+    for (const HeldRange& range : writer.Held()) {
+      std::vector<float> values(range.elements);
+      SG_RETURN_IF_ERROR(executor.ReadBuffer(
+          plan_.units[range.unit].gradient, range.shard_begin * sizeof(float),
+          values.data(), values.size() * sizeof(float)));
+      for (float& value : values)
+        value = static_cast<float>(value * (nominal / tokens));
+      whole->Add(range, values);
+    }
+    return absl::OkStatus();
+  }
+
+  void FillBatch(int64_t step, int64_t micro, Batch* batch) {
+    const DataSpec& data = config_.data();
+    const int64_t length = data.sequence_length(),
+                  rows = data.micro_batch_size();
+    batch->tokens.assign(rows * length, 0);
+    batch->targets.assign(rows * length, kIgnoredTarget);
+    batch->sequence_ids.assign(rows, 0);
+    for (int64_t b = 0; b < rows; ++b) {
+      const int64_t in_batch = (micro * options_.world_size + rank_) * rows + b;
+      const int64_t sequence = step * data.batch_size() + in_batch;
+      batch->sequence_ids[b] = sequence;
+      if (in_batch >= data.batch_size()) continue;
+      const auto tokens = absl::MakeSpan(&batch->tokens[b * length], length);
+      const auto targets = absl::MakeSpan(&batch->targets[b * length], length);
+      if (options_.sequences != nullptr) {
+        options_.sequences(sequence, tokens, targets);
+        continue;
+      }
+      const RandomKey key = MakeRandomKey(config_.run().seed(),
+                                          HashName("test tokens"), sequence);
+      const auto token = [&](int64_t t) {
+        return static_cast<int32_t>(RandomWord(key, t) %
+                                    plan_.model->vocab_size());
+      };
+      for (int64_t t = 0; t < length; ++t) {
+        tokens[t] = token(t);
+        targets[t] =
+            sequence % 3 == 0 && t % 4 == 1 ? kIgnoredTarget : token(t + 1);
+      }
+    }
+  }
+
+  const TrainConfig& config_;
+  const TrainingRunOptions& options_;
+  const TrainingPlan& plan_;
+  const int rank_;
+  const StepState fresh_;
+};
+
+}  // namespace
+
+absl::StatusOr<TrainingRunResult> RunTraining(
+    TrainConfig config, const TrainingRunOptions& options) {
+  SG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                      MakeModel(config.model()));
+  ResolveTrainConfig(model->max_positions(), options.world_size, &config);
+  SG_RETURN_IF_ERROR(
+      ValidateTrainConfig(config, model->max_positions(), options.world_size));
+
+  PlanRequest request;
+  request.config = &config;
+  request.world_size = options.world_size;
+  request.target = options.target;
+  if (request.target.lanes() == 0) {
+    request.target.set_name("test");
+    request.target.set_lanes(2);
+    request.target.set_buffer_alignment(256);
+    request.target.set_window_alignment(4096);
+  }
+  request.workspace = KernelWorkspace(
+      options.kernels != nullptr ? *options.kernels : CpuKernels());
+  SG_ASSIGN_OR_RETURN(const std::unique_ptr<TrainingPlan> plan,
+                      MakeTrainingPlan(request));
+
+  std::vector<std::unique_ptr<CommunicatorFactory>> factories =
+      MakeLoopbackWorld(options.world_size);
+  TrainingRunResult result;
+  Whole initial(*plan->model), weights(*plan->model), gradients(*plan->model);
+  std::vector<absl::Status> statuses(options.world_size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      // A rank that fails gives up its factory, which tells the others.
+      const std::unique_ptr<CommunicatorFactory> factory =
+          std::move(factories[rank]);
+      statuses[rank] =
+          Rank(config, options, *plan, rank)
+              .Run(factory.get(), &initial, &weights, &gradients, &result);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) SG_RETURN_IF_ERROR(status);
+  result.initial = initial.Take();
+  result.weights = weights.Take();
+  result.gradients = gradients.Take();
+  return result;
+}
+
+double RelativeDifference(const std::vector<float>& a,
+                          const std::vector<float>& b) {
+  SG_CHECK(a.size() == b.size())
+      << a.size() << " and " << b.size() << " elements";
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - b[i], 2);
+    norm += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return difference == 0 ? 0 : std::sqrt(difference / norm);
+}
+
+}  // namespace shardgraph

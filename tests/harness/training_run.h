@@ -1,0 +1,61 @@
+// Runs a training in this process, its ranks as threads over loopback, and
+// returns what it did: for parity tests.
+#ifndef TESTS_HARNESS_TRAINING_RUN_H_
+#define TESTS_HARNESS_TRAINING_RUN_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "fsdp/data/batches.h"
+#include "fsdp/train/training_plan.h"
+#include "graph/executor.h"
+#include "kernels/kernel.h"
+#include "proto/train.pb.h"
+
+namespace shardgraph {
+
+struct TrainingRunOptions {
+  int world_size = 1;
+  int threads = 1;                       // compute threads of each rank
+  const KernelTable* kernels = nullptr;  // null: those of the CPU backend
+  TargetSpec target;                     // lanes 0: two
+  // Sequence g of the run: fills `tokens` and `targets` of sequence_length
+  // each. Null: random tokens, a third of the sequences with some targets
+  // masked.
+  std::function<void(int64_t sequence, absl::Span<int32_t> tokens,
+                     absl::Span<int32_t> targets)>
+      sequences;
+  // Initial value of a parameter; null: InitializeParameters.
+  std::function<std::vector<float>(const Parameter& parameter)> initial;
+  // Called on every rank after each step, before the next; null: nothing.
+  std::function<void(int rank, int64_t step, Executor& executor,
+                     const TrainingPlan& plan)>
+      after_step;
+};
+
+struct TrainingRunResult {
+  std::vector<double> losses;  // of each step
+  std::vector<double> gradient_norms;
+  std::map<std::string, std::vector<float>>
+      initial;  // weights by parameter name, whole
+  std::map<std::string, std::vector<float>> weights;  // after the last step
+  // The averaged, unclipped gradients of the last step, whole.
+  std::map<std::string, std::vector<float>> gradients;
+};
+
+// Runs config.run.steps steps. `config` need not be resolved.
+absl::StatusOr<TrainingRunResult> RunTraining(
+    TrainConfig config, const TrainingRunOptions& options);
+
+// || a - b || / || b ||, over all elements; 0 when both are zero.
+double RelativeDifference(const std::vector<float>& a,
+                          const std::vector<float>& b);
+
+}  // namespace shardgraph
+
+#endif  // TESTS_HARNESS_TRAINING_RUN_H_
