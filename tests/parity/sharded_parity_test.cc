@@ -2,17 +2,18 @@
 // trailing shards, dropout, accumulation.
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "fsdp/config/text_config.h"
 #include "gtest/gtest.h"
-#include "kernels/check.h"
+#include "kernels/status_macros.h"
 #include "tests/harness/training_run.h"
 
 namespace shardgraph {
 namespace {
 
 TrainConfig Config(const std::string& model, int64_t micro_batch_size,
-                   const std::string& more = "") {
+                   const std::vector<std::string>& overrides = {}) {
   TrainConfig config;
   const std::string text = "model { " + model + R"( }
     optimizer { kind: SGD learning_rate: 0.1 weight_decay: 0 max_gradient_norm: 0 }
@@ -20,9 +21,11 @@ TrainConfig Config(const std::string& model, int64_t micro_batch_size,
     precision { compute: FP32 }
     data { batch_size: 12 sequence_length: 16 }
     run { steps: 20 seed: 7 }
-  )" + more;
+  )";
   SG_CHECK_OK(ParseTextConfig(text, "test", &config));
   config.mutable_data()->set_micro_batch_size(micro_batch_size);
+  for (const std::string& assignment : overrides)
+    SG_CHECK_OK(ApplyOverride(assignment, &config));
   return config;
 }
 
@@ -76,20 +79,23 @@ TEST_P(ShardedParity, RecomputeReshardAndWrapPolicyChangeNothing) {
   const absl::StatusOr<TrainingRunResult> plain =
       RunTraining(Config(GetParam(), 6), options);
   ASSERT_TRUE(plain.ok()) << plain.status();
-  for (const char* shard :
-       {"shard { recompute: FULL }", "shard { reshard_after_forward: false }",
-        "shard { prefetch: 0 }", "shard { prefetch: 3 }",
-        "shard { recompute: SELECTIVE recompute_ops: 'gelu' recompute_ops: "
-        "'swiglu' }"}) {
+  const std::vector<std::vector<std::string>> choices = {
+      {"shard.recompute=FULL"},
+      {"shard.reshard_after_forward=false"},
+      {"shard.prefetch=0"},
+      {"shard.prefetch=3"},
+      {"shard.recompute=SELECTIVE", "shard.recompute_ops=gelu,swiglu"},
+  };
+  for (const std::vector<std::string>& choice : choices) {
     const absl::StatusOr<TrainingRunResult> run =
-        RunTraining(Config(GetParam(), 6, shard), options);
-    ASSERT_TRUE(run.ok()) << shard << ": " << run.status();
-    EXPECT_EQ(run->losses, plain->losses) << shard;
-    EXPECT_EQ(run->weights, plain->weights) << shard;
+        RunTraining(Config(GetParam(), 6, choice), options);
+    ASSERT_TRUE(run.ok()) << choice[0] << ": " << run.status();
+    EXPECT_EQ(run->losses, plain->losses) << choice[0];
+    EXPECT_EQ(run->weights, plain->weights) << choice[0];
   }
   const absl::StatusOr<TrainingRunResult> wrapped = RunTraining(
       Config(GetParam(), 6,
-             "shard { wrap_policy: SIZE_BASED min_num_params: 3000 }"),
+             {"shard.wrap_policy=SIZE_BASED", "shard.min_num_params=3000"}),
       options);
   ASSERT_TRUE(wrapped.ok()) << wrapped.status();
   ExpectSame(*wrapped, *plain);
@@ -108,7 +114,7 @@ TEST_P(ShardedParity, RunsThreadsLanesAndCaptureAreBitwiseEqual) {
   };
   expect_equal(RunTraining(Config(GetParam(), 2), options));
   expect_equal(
-      RunTraining(Config(GetParam(), 2, "run { capture: false }"), options));
+      RunTraining(Config(GetParam(), 2, {"run.capture=false"}), options));
   options.threads = 2;
   expect_equal(RunTraining(Config(GetParam(), 2), options));
   options.threads = 1;
