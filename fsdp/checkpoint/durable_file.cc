@@ -1,0 +1,102 @@
+#include "fsdp/checkpoint/durable_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+
+namespace shardgraph {
+namespace {
+
+absl::Status Failed(absl::string_view what, const std::string& path) {
+  return absl::UnavailableError(
+      absl::StrCat("cannot ", what, " ", path, ": ", strerror(errno)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DurableFile>> DurableFile::Create(
+    const std::string& path) {
+  std::unique_ptr<DurableFile> file(new DurableFile());
+  file->path_ = path;
+  file->temporary_ = absl::StrCat(path, ".tmp");
+  file->file_ = open(file->temporary_.c_str(),
+                     O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file->file_ < 0) return Failed("write", path);
+  return file;
+}
+
+DurableFile::~DurableFile() {
+  if (file_ < 0) return;
+  close(file_);
+  unlink(temporary_.c_str());
+}
+
+absl::Status DurableFile::Append(absl::string_view data) {
+  while (!data.empty()) {
+    const ssize_t n = write(file_, data.data(), data.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Failed("write", path_);
+    data.remove_prefix(n);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DurableFile::Commit() {
+  if (fsync(file_) != 0) return Failed("write", path_);
+  const int closed = close(file_);
+  file_ = -1;
+  if (closed != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const absl::Status status = Failed("write", path_);
+    unlink(temporary_.c_str());
+    return status;
+  }
+  return SyncFolder(std::filesystem::path(path_).parent_path().string());
+}
+
+absl::Status WriteDurableFile(const std::string& path, absl::string_view data) {
+  SG_ASSIGN_OR_RETURN(const auto file, DurableFile::Create(path));
+  SG_RETURN_IF_ERROR(file->Append(data));
+  return file->Commit();
+}
+
+absl::Status SyncFolder(const std::string& path) {
+  const std::string name = path.empty() ? "." : path;
+  const int folder = open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return Failed("open the folder", name);
+  // Some file systems have no fsync of folders and say EINVAL.
+  const bool failed = fsync(folder) != 0 && errno != EINVAL;
+  const absl::Status status =
+      failed ? Failed("flush the folder", name) : absl::OkStatus();
+  close(folder);
+  return status;
+}
+
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) {
+    const std::string message =
+        absl::StrCat("cannot read ", path, ": ", strerror(errno));
+    return errno == ENOENT ? absl::NotFoundError(message)
+                           : absl::InvalidArgumentError(message);
+  }
+  absl::Cleanup close_file = [file] { close(file); };
+  std::string text;
+  char buffer[65536];
+  for (;;) {
+    const ssize_t n = read(file, buffer, sizeof(buffer));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Failed("read", path);
+    if (n == 0) return text;
+    text.append(buffer, n);
+  }
+}
+
+}  // namespace shardgraph
