@@ -28,8 +28,7 @@ GradientSlots::GradientSlots(GraphBuilder& builder, bool zero_unused)
       forward_buffers_(static_cast<BufferId>(builder.graph().buffers.size())),
       slot_of_buffer_(forward_buffers_, kNone) {}
 
-// --- Declarations
-// -------------------------------------------------------------
+// --- Declarations -----------------------------------------------------------
 
 GradientSlots::Slot* GradientSlots::Find(ValueId value) {
   const BufferId buffer = builder_.graph().values[value].buffer;
@@ -99,6 +98,9 @@ void GradientSlots::AddUse(ValueId value) {
   const Value& v = builder_.graph().values[value];
   SG_CHECK_EQ(v.offset % slot.element_bytes, 0);
   const Region region(v.offset / slot.element_bytes, v.type);
+  SG_CHECK(!region.overlaps_itself())
+      << "no gradient of a view that shows elements twice: "
+      << v.type.ToString();
   for (const Use& use : slot.uses)
     if (use.region == region) return;
   slot.uses.push_back(Use{.region = region});
@@ -132,8 +134,7 @@ void GradientSlots::Plan() {
   }
 }
 
-// --- Views of slots
-// -----------------------------------------------------------
+// --- Views of slots ---------------------------------------------------------
 
 DType GradientSlots::dtype(ValueId value) const {
   const Slot* slot = Find(value);
@@ -168,6 +169,12 @@ Placement GradientSlots::PlaceIn(const Slot& slot, ValueId value) const {
 
 ValueId GradientSlots::CurrentIn(const Slot& slot, ValueId value) {
   const Placement place = PlaceIn(slot, value);
+  const Region region = RegionOf(slot, value);
+  for (const Use& use : slot.uses) {
+    if (use.value == kNone || use.overlaps || use.region != region) continue;
+    if (builder_.type(use.value) == place.type) return use.value;
+    return builder_.View(use.value, 0, place.type.shape, place.type.strides);
+  }
   return builder_.Current(place.buffer, place.type, place.offset);
 }
 
@@ -176,8 +183,7 @@ bool GradientSlots::MayAdopt(const Slot& slot, const Use& use) const {
          use.region == Region::Range(0, slot.elements());
 }
 
-// --- Storage
-// --------------------------------------------------------------------
+// --- Storage ----------------------------------------------------------------
 
 void GradientSlots::Hold(BufferId buffer) {
   if (static_cast<size_t>(buffer) >= holders_.size())
@@ -215,12 +221,12 @@ void GradientSlots::Allocate(Slot& slot) {
   }
 }
 
-void GradientSlots::Fill(const Slot& slot, int64_t offset, Dims shape,
-                         Dims strides) {
+ValueId GradientSlots::Fill(const Slot& slot, int64_t offset, Dims shape,
+                            Dims strides) {
   Attributes attributes;
   attributes.SetInts("shape", ToInts(shape));
   attributes.SetString("dtype", DTypeName(slot.dtype));
-  builder_.Emit1(
+  return builder_.Emit1(
       "fill", {}, std::move(attributes),
       Placement{slot.buffer, slot.origin + offset * SizeOf(slot.dtype),
                 TensorType(slot.dtype, shape, strides)});
@@ -233,17 +239,16 @@ ValueId GradientSlots::Cast(ValueId value, DType dtype, Placement place) {
                         std::move(place));
 }
 
-void GradientSlots::AccumulateInPlace(const Slot& slot, ValueId target,
-                                      ValueId gradient) {
+ValueId GradientSlots::AccumulateInPlace(const Slot& slot, ValueId target,
+                                         ValueId gradient) {
   Attributes attributes;
   attributes.SetString("dtype", DTypeName(slot.dtype));
   attributes.SetInt("accumulate", 1);
-  builder_.Emit1("cast", {gradient, CurrentIn(slot, target)},
-                 std::move(attributes));
+  return builder_.Emit1("cast", {gradient, CurrentIn(slot, target)},
+                        std::move(attributes));
 }
 
-// --- Contributions
-// ----------------------------------------------------------------
+// --- Contributions ----------------------------------------------------------
 
 void GradientSlots::Contribute(ValueId target, ValueId gradient) {
   Slot& slot = *Find(target);
@@ -260,18 +265,20 @@ void GradientSlots::Contribute(ValueId target, ValueId gradient) {
     const Value& value = builder_.graph().values[gradient];
     Place(slot, value.buffer, value.offset);
     slot.adopted = true;
+    use.value = gradient;
     return;
   }
   if (slot.buffer == kNone) Allocate(slot);
   if (first) {
-    Cast(gradient, slot.dtype, PlaceIn(slot, target));
+    use.value = Cast(gradient, slot.dtype, PlaceIn(slot, target));
   } else if (Shared(slot)) {
     const ValueId old = CurrentIn(slot, target);
     if (type.dtype != slot.dtype) gradient = Cast(gradient, slot.dtype, {});
     Allocate(slot);
-    builder_.Emit1("add", {old, gradient}, {}, PlaceIn(slot, target));
+    use.value =
+        builder_.Emit1("add", {old, gradient}, {}, PlaceIn(slot, target));
   } else {
-    AccumulateInPlace(slot, target, gradient);
+    use.value = AccumulateInPlace(slot, target, gradient);
   }
 }
 
@@ -370,9 +377,11 @@ absl::InlinedVector<ValueId, 4> GradientSlots::Emit(
       Contribute(targets[r], results[r]);
       continue;
     }
-    UseOf(slot, targets[r]).contributed = true;
+    Use& use = UseOf(slot, targets[r]);
+    use.contributed = true;
+    use.value = results[r];
     if (landings[r].how == How::kMove)
-      AccumulateInPlace(slot, targets[r], landings[r].old);
+      use.value = AccumulateInPlace(slot, targets[r], landings[r].old);
   }
   return results;
 }
@@ -408,7 +417,7 @@ absl::Status GradientSlots::Complete(ValueId value, ValueId* gradient) {
         shape.push_back(dim.size);
         strides.push_back(dim.stride);
       }
-      Fill(*slot, use.region.offset, shape, strides);
+      use.value = Fill(*slot, use.region.offset, shape, strides);
       use.contributed = true;
     }
   }

@@ -74,6 +74,7 @@ class GradientSlots {
     Region region;
     bool overlaps = false;  // some other use
     bool contributed = false;
+    ValueId value = kNone;  // what its bytes are, unless they overlap
   };
   // What is complete or not as one, in elements of the slot.
   struct Range {
@@ -124,10 +125,10 @@ class GradientSlots {
   bool Shared(const Slot& slot) const;
   void Hold(BufferId buffer);
   void Allocate(Slot& slot);  // also fills what has to be zero first
-  void Fill(const Slot& slot, int64_t offset, Dims shape, Dims strides);
+  ValueId Fill(const Slot& slot, int64_t offset, Dims shape, Dims strides);
   void Place(Slot& slot, BufferId buffer, int64_t origin);
   ValueId Cast(ValueId value, DType dtype, Placement place);
-  void AccumulateInPlace(const Slot& slot, ValueId target, ValueId gradient);
+  ValueId AccumulateInPlace(const Slot& slot, ValueId target, ValueId gradient);
 
   GraphBuilder& builder_;
   const bool zero_unused_;

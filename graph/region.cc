@@ -68,6 +68,18 @@ Region Region::Range(int64_t begin, int64_t end) {
   return Region(begin, TensorType(DType::kU8, {end - begin}));
 }
 
+bool Region::overlaps_itself() const {
+  absl::InlinedVector<Dim, 4> sorted = dims;
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Dim& a, const Dim& b) { return a.stride < b.stride; });
+  int64_t span = 1;  // of the dimensions so far
+  for (const Dim& dim : sorted) {
+    if (dim.stride < span) return true;
+    span += (dim.size - 1) * dim.stride;
+  }
+  return false;
+}
+
 int64_t Region::end() const {
   if (elements == 0) return offset;
   int64_t end = offset + 1;

@@ -33,6 +33,8 @@ struct Region {
   bool contiguous() const {
     return dims.empty() || (dims.size() == 1 && dims[0].stride == 1);
   }
+  // Whether an element may occur twice.
+  bool overlaps_itself() const;
   // One past the last element; offset when empty.
   int64_t end() const;
 

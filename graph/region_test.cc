@@ -59,6 +59,14 @@ TEST(RegionTest, ContiguousRangesCover) {
   EXPECT_FALSE(Covers({}, 3, 4));
 }
 
+TEST(RegionTest, OverlapsItself) {
+  EXPECT_FALSE(Make(0, {3, 4}, {4, 1}).overlaps_itself());
+  EXPECT_FALSE(Make(0, {4, 3}, {1, 4}).overlaps_itself());
+  EXPECT_TRUE(Make(0, {3, 4}, {3, 1}).overlaps_itself());
+  EXPECT_TRUE(Make(0, {3, 4}, {0, 1}).overlaps_itself());
+  EXPECT_FALSE(Make(0, {1, 4}, {0, 1}).overlaps_itself());
+}
+
 TEST(RegionTest, EmptyIsDisjointFromAll) {
   EXPECT_TRUE(Disjoint(Make(0, {0, 4}, {4, 1}), Region::Range(0, 9)));
   EXPECT_EQ(Make(7, {0, 4}, {4, 1}).end(), 7);

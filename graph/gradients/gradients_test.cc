@@ -30,8 +30,7 @@ ValueId RunStep(GraphBuilder& b) {
                       TensorType(DType::kI64, {}));
 }
 
-// --- Completeness
-// ---------------------------------------------------------------
+// --- Completeness -----------------------------------------------------------
 
 // An op either has a rule or is known to be no part of a differentiated model.
 TEST(GradientRulesTest, EveryOpIsDecided) {
@@ -54,8 +53,7 @@ TEST(GradientRulesTest, EveryOpIsDecided) {
       EXPECT_NE(FindOp(rule.op), nullptr) << std::string(rule.op);
 }
 
-// --- matmul
-// ------------------------------------------------------------------------
+// --- matmul -----------------------------------------------------------------
 
 TEST(GradientRulesTest, Matmul) {
   for (int transpose_a : {0, 1}) {
@@ -86,8 +84,7 @@ TEST(GradientRulesTest, MatmulOfOneValueWithItself) {
   check.Run([&](GraphBuilder& b) { return b.Emit1("matmul", {a, a}); });
 }
 
-// --- norm
-// ----------------------------------------------------------------------------
+// --- norm -------------------------------------------------------------------
 
 TEST(GradientRulesTest, LayerNorm) {
   for (int bias : {0, 1}) {
@@ -114,8 +111,7 @@ TEST(GradientRulesTest, RmsNorm) {
   });
 }
 
-// --- pointwise
-// ----------------------------------------------------------------------
+// --- pointwise --------------------------------------------------------------
 
 TEST(GradientRulesTest, Activations) {
   for (const auto& [op, tanh] : {std::pair<absl::string_view, int>{"gelu", 0},
@@ -187,8 +183,7 @@ TEST(GradientRulesTest, CastBetweenDTypes) {
   EXPECT_EQ(interpreter.Read(gradient), (std::vector<double>{1.5, -2}));
 }
 
-// --- random
-// ------------------------------------------------------------------------
+// --- random -----------------------------------------------------------------
 
 TEST(GradientRulesTest, Dropout) {
   GradientCheck check;
@@ -206,8 +201,7 @@ TEST(GradientRulesTest, Dropout) {
   EXPECT_LT(zeros, 24);
 }
 
-// --- embedding
-// ----------------------------------------------------------------------
+// --- embedding --------------------------------------------------------------
 
 TEST(GradientRulesTest, Embedding) {
   GradientCheck check;
@@ -248,8 +242,7 @@ TEST(GradientRulesTest, RotaryOfColumns) {
   }
 }
 
-// --- attention
-// ---------------------------------------------------------------------
+// --- attention --------------------------------------------------------------
 
 struct AttentionCase {
   int64_t keys = 3;
@@ -312,8 +305,7 @@ TEST(GradientRulesTest, AttentionOfOneProduct) {
   EXPECT_EQ(check.Count("fill"), 0);
 }
 
-// --- loss
-// ------------------------------------------------------------------------------
+// --- loss -------------------------------------------------------------------
 
 TEST(GradientRulesTest, CrossEntropyHead) {
   GradientCheck check;
@@ -329,8 +321,7 @@ TEST(GradientRulesTest, CrossEntropyHead) {
   EXPECT_EQ(check.Count("cross_entropy_head_gradient"), 1);
 }
 
-// --- collective
-// ---------------------------------------------------------------------
+// --- collective -------------------------------------------------------------
 
 // The gradient of a BF16 gather is kept and reduced in FP32.
 TEST(GradientRulesTest, AllGatherReducesInItsBasesDType) {
