@@ -40,10 +40,11 @@ absl::Status CheckAttention(const Attributes& attributes,
                      "; the former must be a multiple of the latter"));
   }
   const bool causal = attributes.Int("causal") != 0;
-  if (causal && !has_offset && q.dim(1) != k.dim(1)) {
+  if ((causal || has_documents) && !has_offset && q.dim(1) != k.dim(1)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "causal attention of ", q.dim(1), " queries over ", k.dim(1),
-        " keys needs query_offset; without it the lengths must be equal"));
+        "attention of ", q.dim(1), " queries over ", k.dim(1),
+        " keys, causal or with documents, needs query_offset; without it the "
+        "lengths must be equal"));
   }
   if (!(dropout >= 0 && dropout < 1)) {
     return absl::InvalidArgumentError(

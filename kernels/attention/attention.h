@@ -12,9 +12,10 @@
 //   q             [B, T, H, D]; strided
 //   k, v          [B, S, K, D]; strided; H must be a multiple of K
 //   query_offset  scalar I64, when has_offset: position of query 0 among the
-//                 keys; 0 when absent
+//                 keys, at least 0, offset + T <= S; 0 when absent
 //   documents     I32[B, S], when has_documents: j is visible to i only when
-//                 documents[b, j] == documents[b, i + offset]
+//                 documents[b, j] == documents[b, i + offset];
+//                 without has_offset then T == S
 //   sequence_ids  I64[B], run_step scalar I64, when dropout > 0
 //   out           [B, T, H, D] of q's dtype
 //   lse           [B, H, T], F32 (F64 for F64): saved for the gradient

@@ -27,10 +27,12 @@ const KernelTable& CpuKernels() {
       LayoutReferenceKernels(),
       CollectiveKernels(),
       MatmulCpuKernels(),
+      AttentionCpuKernels(),
       NormCpuKernels(),
       PointwiseCpuKernels(),
       RandomCpuKernels(),
       EmbeddingCpuKernels(),
+      LossCpuKernels(),
       OptimizerCpuKernels(),
       LayoutCpuKernels(),
   });

@@ -14,13 +14,14 @@ _COPTS = {
     ],
 }
 
-def cpu_target_library(name, srcs, hdrs, **kwargs):
+def cpu_target_library(name, srcs, hdrs, deps = [], **kwargs):
     """A cc_library whose sources are compiled for each CPU target.
 
     Args:
       name: of the library.
       srcs: define everything in namespace shardgraph::SG_CPU_TARGET.
       hdrs: declare it for every target; plain structs only.
+      deps: of the sources.
       **kwargs: of each cc_library.
     """
     for target, copts in _COPTS.items():
@@ -28,6 +29,7 @@ def cpu_target_library(name, srcs, hdrs, **kwargs):
             name = name + "_" + target,
             srcs = srcs + hdrs,
             copts = ["-O3", "-fno-math-errno", "-fno-trapping-math"] + copts,
+            deps = deps,
             local_defines = ["SG_CPU_TARGET=" + target],
             **kwargs
         )

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/vector_math.h"
+
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
 
@@ -29,30 +31,12 @@ typedef float Vector
 typedef float Vector8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t Index8 __attribute__((vector_size(32)));
 
-inline float Widen(float value) { return value; }
-inline float Widen(uint16_t bits) {
-  const uint32_t word = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &word, 4);
-  return value;
-}
-
-inline void Store(float value, float* out) { *out = value; }
-inline void Store(float value, uint16_t* out) {
-  uint32_t word;
-  std::memcpy(&word, &value, 4);
-  const uint32_t rounded = (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
-  const uint32_t nan = (word >> 16) | 0x40u;
-  *out =
-      static_cast<uint16_t>((word & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
-}
-
 // By pointer: returning a vector would be another ABI on each target.
 inline void Load8(const float* data, Vector8* value) {
   *value = *reinterpret_cast<const Vector8*>(data);
 }
 inline void Load8(const uint16_t* data, Vector8* value) {
-  for (int i = 0; i < 8; ++i) (*value)[i] = Widen(data[i]);
+  for (int i = 0; i < 8; ++i) (*value)[i] = LoadFloat(data[i]);
 }
 
 // out[p * out_stride + i] = in[i * in_stride + p] for 8 x 8 elements.
@@ -95,13 +79,13 @@ void PackLines(const T* in, int64_t line_stride, int64_t depth_stride,
     if (lines == kLines) {
       for (int64_t p = 0; p < depth; ++p) {
         for (int i = 0; i < kLines; ++i)
-          out[p * kLines + i] = Widen(in[p * depth_stride + i]);
+          out[p * kLines + i] = LoadFloat(in[p * depth_stride + i]);
       }
       return;
     }
     for (int64_t p = 0; p < depth; ++p) {
       for (int64_t i = 0; i < lines; ++i)
-        out[p * kLines + i] = Widen(in[p * depth_stride + i * line_stride]);
+        out[p * kLines + i] = LoadFloat(in[p * depth_stride + i * line_stride]);
     }
     return;
   }
@@ -113,12 +97,12 @@ void PackLines(const T* in, int64_t line_stride, int64_t depth_stride,
       Transpose8(from + p, line_stride, out + p * kLines + i, kLines);
     for (; p < depth; ++p) {
       for (int j = 0; j < 8; ++j)
-        out[p * kLines + i + j] = Widen(from[j * line_stride + p]);
+        out[p * kLines + i + j] = LoadFloat(from[j * line_stride + p]);
     }
   }
   for (; i < lines; ++i) {
     for (int64_t p = 0; p < depth; ++p)
-      out[p * kLines + i] = Widen(in[i * line_stride + p]);
+      out[p * kLines + i] = LoadFloat(in[i * line_stride + p]);
   }
 }
 
@@ -164,14 +148,15 @@ template <typename T>
 void StoreRow(const float* sums, const float* bias, bool accumulate, int64_t n,
               T* c) {
   if (bias == nullptr && !accumulate) {
-    for (int64_t j = 0; j < n; ++j) Store(sums[j], c + j);
+    for (int64_t j = 0; j < n; ++j) StoreFloat(sums[j], c + j);
   } else if (bias == nullptr) {
-    for (int64_t j = 0; j < n; ++j) Store(Widen(c[j]) + sums[j], c + j);
+    for (int64_t j = 0; j < n; ++j)
+      StoreFloat(LoadFloat(c[j]) + sums[j], c + j);
   } else if (!accumulate) {
-    for (int64_t j = 0; j < n; ++j) Store(sums[j] + bias[j], c + j);
+    for (int64_t j = 0; j < n; ++j) StoreFloat(sums[j] + bias[j], c + j);
   } else {
     for (int64_t j = 0; j < n; ++j)
-      Store(Widen(c[j]) + (sums[j] + bias[j]), c + j);
+      StoreFloat(LoadFloat(c[j]) + (sums[j] + bias[j]), c + j);
   }
 }
 
@@ -209,10 +194,10 @@ void GemmTile(const GemmProblem& problem, int64_t m_begin, int64_t m_end,
   float bias[kGemmTileColumns];
   if (problem.bias != nullptr) {
     for (int64_t j = 0; j < n; ++j) {
-      bias[j] =
-          problem.bias_bf16
-              ? Widen(static_cast<const uint16_t*>(problem.bias)[n_begin + j])
-              : static_cast<const float*>(problem.bias)[n_begin + j];
+      bias[j] = problem.bias_bf16
+                    ? LoadFloat(static_cast<const uint16_t*>(
+                          problem.bias)[n_begin + j])
+                    : static_cast<const float*>(problem.bias)[n_begin + j];
     }
   }
   const float* row_bias = problem.bias == nullptr ? nullptr : bias;

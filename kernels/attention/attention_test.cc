@@ -1,0 +1,439 @@
+#include "kernels/attention/attention.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/attention/attention_tile.h"
+#include "kernels/cpu/target.h"
+#include "kernels/testing/conformance.h"
+
+namespace shardgraph {
+namespace {
+
+const OpDef* Attention() { return AttentionOps()[0]; }
+const OpDef* AttentionGradient() { return AttentionOps()[1]; }
+
+struct Shapes {
+  DType dtype = DType::kF32;
+  int64_t batch = 1;
+  int64_t queries = 1;
+  int64_t keys = 1;
+  int64_t heads = 1;
+  int64_t kv_heads = 1;
+  int64_t width = 1;
+  bool causal = false;
+  int64_t offset = -1;  // -1: no operand
+  std::vector<double> documents;
+  double dropout = 0;
+  double scale = 0;     // 0: the default
+  bool packed = false;  // q, k and v are views of wider rows
+  double range = 1;     // of q and k
+};
+
+TensorType HeadsType(const Shapes& s, int64_t length, int64_t heads) {
+  const Dims shape = {s.batch, length, heads, s.width};
+  if (!s.packed) return TensorType(s.dtype, shape);
+  const int64_t row = (heads + 1) * s.width + 3;
+  return TensorType(s.dtype, shape, {length * row, row, s.width, 1});
+}
+
+OperandCase Drawn(TensorType type, double range, uint64_t seed) {
+  return OperandCase(type,
+                     UniformValues(type.num_elements(), -range, range, seed));
+}
+
+OpCase Forward(const Shapes& s) {
+  OpCase op_case;
+  op_case.op = Attention();
+  op_case.attributes.SetInt("causal", s.causal);
+  if (s.scale != 0) op_case.attributes.SetDouble("scale", s.scale);
+  op_case.operands = {Drawn(HeadsType(s, s.queries, s.heads), s.range, 1),
+                      Drawn(HeadsType(s, s.keys, s.kv_heads), s.range, 2),
+                      Drawn(HeadsType(s, s.keys, s.kv_heads), 1, 3)};
+  if (s.offset >= 0) {
+    op_case.attributes.SetInt("has_offset", 1);
+    op_case.operands.push_back(
+        OperandCase(TensorType(DType::kI64, {}),
+                    std::vector<double>{static_cast<double>(s.offset)}));
+  }
+  if (!s.documents.empty()) {
+    op_case.attributes.SetInt("has_documents", 1);
+    op_case.operands.push_back(
+        OperandCase(TensorType(DType::kI32, {s.batch, s.keys}), s.documents));
+  }
+  if (s.dropout > 0) {
+    op_case.attributes.SetDouble("dropout", s.dropout)
+        .SetInt("seed", 42)
+        .SetInt("key", -7);
+    std::vector<double> ids;
+    for (int64_t b = 0; b < s.batch; ++b) ids.push_back(1000 + 3 * b);
+    op_case.operands.push_back(
+        OperandCase(TensorType(DType::kI64, {s.batch}), ids));
+    op_case.operands.push_back(
+        OperandCase(TensorType(DType::kI64, {}), std::vector<double>{5}));
+  }
+  op_case.magnitude = 1;
+  return op_case;
+}
+
+OpCase Backward(const Shapes& s) {
+  const OpCase forward = Forward(s);
+  const std::vector<ResultValues> results =
+      Evaluate(forward, AttentionReferenceKernels(), true);
+  OpCase op_case;
+  op_case.op = AttentionGradient();
+  op_case.attributes = forward.attributes;
+  const TensorType out(s.dtype, {s.batch, s.queries, s.heads, s.width});
+  op_case.operands = {
+      Drawn(out, 1, 4),
+      forward.operands[0],
+      forward.operands[1],
+      forward.operands[2],
+      OperandCase(out, results[0]),
+      OperandCase(TensorType(s.dtype == DType::kF64 ? DType::kF64 : DType::kF32,
+                             {s.batch, s.heads, s.queries}),
+                  results[1])};
+  for (size_t i = 3; i < forward.operands.size(); ++i)
+    op_case.operands.push_back(forward.operands[i]);
+  if (s.packed) {
+    for (int i = 1; i <= 3; ++i)
+      op_case.result_strides.push_back(op_case.operands[i].type.strides);
+  }
+  op_case.magnitude = s.width;
+  return op_case;
+}
+
+std::vector<Shapes> TrainingShapes() {
+  std::vector<double> documents;  // of 2 x 70: three of odd lengths each
+  for (int i = 0; i < 140; ++i) documents.push_back(i % 70 / 27);
+  return {
+      {.batch = 0, .queries = 3, .keys = 3, .causal = true},
+      {.queries = 0, .keys = 3, .width = 4},
+      {.queries = 1, .keys = 1, .causal = true},
+      {.batch = 2,
+       .queries = 5,
+       .keys = 5,
+       .heads = 4,
+       .kv_heads = 2,
+       .width = 8,
+       .causal = true},
+      {.queries = 70,
+       .keys = 70,
+       .heads = 2,
+       .kv_heads = 1,
+       .width = 16,
+       .causal = true,
+       .packed = true},
+      {.queries = 130,
+       .keys = 130,
+       .heads = 2,
+       .kv_heads = 2,
+       .width = 33,
+       .causal = true,
+       .range = 6},
+      {.queries = 3,
+       .keys = 67,
+       .heads = 3,
+       .kv_heads = 1,
+       .width = 5,
+       .scale = -0.5},
+      {.queries = 64,
+       .keys = 64,
+       .heads = 1,
+       .kv_heads = 1,
+       .width = 64,
+       .packed = true,
+       .range = 4},
+      {.batch = 2,
+       .queries = 70,
+       .keys = 70,
+       .heads = 2,
+       .kv_heads = 2,
+       .width = 6,
+       .causal = true,
+       .documents = documents},
+      {.batch = 2,
+       .queries = 9,
+       .keys = 9,
+       .heads = 4,
+       .kv_heads = 2,
+       .width = 8,
+       .causal = true,
+       .dropout = 0.25,
+       .scale = 1.5},
+      {.batch = 2,
+       .queries = 70,
+       .keys = 70,
+       .heads = 2,
+       .kv_heads = 1,
+       .width = 4,
+       .documents = documents,
+       .dropout = 0.5,
+       .packed = true},
+  };
+}
+
+// With a KV cache: queries stand behind the keys of the past.
+std::vector<Shapes> InferenceShapes() {
+  std::vector<double> documents(70, 1.0);
+  for (int i = 0; i < 20; ++i) documents[i] = 0;
+  return {
+      {.batch = 2,
+       .queries = 1,
+       .keys = 70,
+       .heads = 4,
+       .kv_heads = 2,
+       .width = 8,
+       .causal = true,
+       .offset = 40},
+      {.queries = 5,
+       .keys = 130,
+       .heads = 2,
+       .kv_heads = 2,
+       .width = 9,
+       .causal = true,
+       .offset = 66,
+       .packed = true},
+      {.queries = 3,
+       .keys = 70,
+       .heads = 2,
+       .kv_heads = 2,
+       .width = 4,
+       .causal = true,
+       .offset = 18,
+       .documents = documents},
+      {.queries = 70,
+       .keys = 90,
+       .heads = 1,
+       .kv_heads = 1,
+       .width = 4,
+       .causal = true,
+       .offset = 0},
+  };
+}
+
+std::vector<OpCase> Cases() {
+  std::vector<OpCase> cases;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (Shapes shapes : TrainingShapes()) {
+      shapes.dtype = dtype;
+      cases.push_back(Forward(shapes));
+      cases.push_back(Backward(shapes));
+    }
+    for (Shapes shapes : InferenceShapes()) {
+      shapes.dtype = dtype;
+      cases.push_back(Forward(shapes));
+    }
+  }
+  Shapes wide = TrainingShapes()[3];
+  wide.dtype = DType::kF64;
+  cases.push_back(Forward(wide));
+  cases.push_back(Backward(wide));
+  return cases;
+}
+
+TEST(Attention, Reference) {
+  CheckKernels(Cases(), AttentionReferenceKernels(),
+               AttentionReferenceKernels());
+}
+
+TEST(Attention, Cpu) {
+  CheckKernels(Cases(), AttentionReferenceKernels(), AttentionCpuKernels());
+}
+
+TEST(Attention, EveryOpHasCasesAndKernels) {
+  EXPECT_EQ(CoveredOps(Cases()), NamesOf(AttentionOps()));
+  EXPECT_EQ(CoveredOps(AttentionReferenceKernels()), NamesOf(AttentionOps()));
+  EXPECT_EQ(CoveredOps(AttentionCpuKernels()), NamesOf(AttentionOps()));
+}
+
+TEST(Attention, ReferenceByHand) {
+  // Two queries of width 1; scores 0 and ln 3 for the second.
+  OpCase op_case =
+      Forward({.queries = 2, .keys = 2, .causal = true, .scale = 2});
+  op_case.operands[0].values = {5, std::log(3.0) / 2};
+  op_case.operands[1].values = {0, 1};
+  op_case.operands[2].values = {8, 4};
+  op_case.operands[0].type.dtype = op_case.operands[1].type.dtype =
+      op_case.operands[2].type.dtype = DType::kF64;
+  const auto results = Evaluate(op_case, AttentionReferenceKernels(), true);
+  EXPECT_EQ(results[0][0], 8);
+  EXPECT_NEAR(results[0][1], 8 * 0.25 + 4 * 0.75, 1e-12);
+  EXPECT_EQ(results[1][0], 0);
+  EXPECT_NEAR(results[1][1], std::log(4.0), 1e-12);
+}
+
+TEST(Attention, DropoutKeepsTheMeanAndDependsOnTheStep) {
+  Shapes shapes = {.queries = 64,
+                   .keys = 64,
+                   .heads = 4,
+                   .kv_heads = 4,
+                   .dropout = 0.25,
+                   .range = 0.01};
+  OpCase op_case = Forward(shapes);
+  op_case.operands[2].values.assign(64 * 4, 1.0);
+  const auto first = Evaluate(op_case, AttentionReferenceKernels(), true)[0];
+  double mean = 0;
+  for (const double value : first) mean += value / first.size();
+  // 16,384 probabilities of 1 / 64: the mean's standard deviation is 0.0045.
+  EXPECT_NEAR(mean, 1, 0.02);
+  op_case.operands[4].values = {6};
+  EXPECT_NE(Evaluate(op_case, AttentionReferenceKernels(), true)[0], first);
+}
+
+TEST(Attention, AQueryThatSeesNoKeyIsZero) {
+  Shapes shapes = {
+      .queries = 2, .keys = 0, .heads = 1, .kv_heads = 1, .width = 3};
+  for (const auto& kernels :
+       {AttentionReferenceKernels(), AttentionCpuKernels()}) {
+    const auto results = Evaluate(Forward(shapes), kernels, false);
+    EXPECT_EQ(results[0], ResultValues(6, 0.0));
+    EXPECT_EQ(results[1],
+              ResultValues(2, -std::numeric_limits<double>::infinity()));
+  }
+}
+
+// The gradient of sum(dout * out) by central differences in FP64.
+TEST(AttentionGradient, MatchesFiniteDifferences) {
+  const std::vector<Shapes> all_shapes = {
+      {.dtype = DType::kF64,
+       .batch = 2,
+       .queries = 4,
+       .keys = 4,
+       .heads = 4,
+       .kv_heads = 2,
+       .width = 3,
+       .causal = true},
+      {.dtype = DType::kF64,
+       .batch = 1,
+       .queries = 5,
+       .keys = 5,
+       .heads = 2,
+       .kv_heads = 2,
+       .width = 2,
+       .causal = true,
+       .documents = {0, 0, 1, 1, 1},
+       .dropout = 0.4},
+      {.dtype = DType::kF64,
+       .batch = 1,
+       .queries = 2,
+       .keys = 3,
+       .heads = 2,
+       .kv_heads = 1,
+       .width = 3,
+       .scale = 0.7},
+  };
+  for (const Shapes& shapes : all_shapes) {
+    const OpCase backward = Backward(shapes);
+    const auto gradients =
+        Evaluate(backward, AttentionReferenceKernels(), true);
+    const std::vector<double>& dout = backward.operands[0].values;
+    for (int operand = 0; operand < 3; ++operand) {
+      OpCase forward = Forward(shapes);
+      std::vector<double>& values = forward.operands[operand].values;
+      for (size_t i = 0; i < values.size(); ++i) {
+        const double value = values[i];
+        const double step = 1e-5;
+        double difference = 0;
+        for (const int sign : {1, -1}) {
+          values[i] = value + sign * step;
+          const auto out =
+              Evaluate(forward, AttentionReferenceKernels(), true)[0];
+          for (size_t e = 0; e < out.size(); ++e)
+            difference += sign * out[e] * dout[e];
+        }
+        values[i] = value;
+        EXPECT_NEAR(gradients[operand][i], difference / (2 * step), 1e-8)
+            << "operand " << operand << " element " << i << " of "
+            << forward.Name();
+      }
+    }
+  }
+}
+
+TEST(AttentionTile, EveryTargetAgrees) {
+  const int64_t rows = 3, columns = 37, width = 5;
+  std::vector<float> kept(rows * kKeyBlock, 1.5f);
+  for (const CpuTarget target : SupportedCpuTargets()) {
+    std::vector<float> s(rows * kKeyBlock), ds(rows * kKeyBlock, 0.25f);
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j)
+        s[i * kKeyBlock + j] = (i * 31 + j * 17) % 41 - 20;
+    }
+    std::vector<float> p = s;
+    std::vector<float> max(rows, 1), sum(rows, 2), out(rows * width, 3);
+    AttentionTile tile;
+    tile.rows = rows;
+    tile.columns = columns;
+    tile.scale = 0.5;
+    tile.kept = kept.data();
+    ForTarget(target, &baseline::OnlineSoftmax, &avx2::OnlineSoftmax,
+              &avx512::OnlineSoftmax)(tile, p.data(), max.data(), sum.data(),
+                                      out.data(), width);
+    const std::vector<float> delta(rows, -2);
+    std::vector<float> q = s;
+    ForTarget(target, &baseline::ScoreGradient, &avx2::ScoreGradient,
+              &avx512::ScoreGradient)(tile, max.data(), delta.data(), q.data(),
+                                      ds.data());
+    for (int64_t i = 0; i < rows; ++i) {
+      double largest = 1;
+      for (int64_t j = 0; j < columns; ++j)
+        largest = std::max(largest, 0.5 * s[i * kKeyBlock + j]);
+      EXPECT_EQ(max[i], largest);
+      double total = 2 * std::exp(1 - largest);
+      EXPECT_NEAR(out[i * width + 4], 3 * std::exp(1 - largest), 1e-6);
+      for (int64_t j = 0; j < columns; ++j) {
+        const double e = std::exp(0.5 * s[i * kKeyBlock + j] - largest);
+        total += e;
+        EXPECT_NEAR(p[i * kKeyBlock + j], 1.5 * e, 1e-6);
+        EXPECT_NEAR(q[i * kKeyBlock + j], 1.5 * e, 1e-6);
+        EXPECT_NEAR(ds[i * kKeyBlock + j], e * (1.5 * 0.25 + 2) * 0.5, 1e-6);
+      }
+      EXPECT_NEAR(sum[i], total, 1e-5);
+    }
+  }
+}
+
+TEST(Attention, InferenceNamesWhatIsWrong) {
+  const auto infer = [](const Attributes& attributes, const TensorType& q,
+                        const TensorType& k) {
+    std::vector<TensorType> results;
+    return InferResults(*Attention(), attributes, {q, k, k}, &results);
+  };
+  const TensorType q(DType::kF32, {1, 4, 6, 8});
+  EXPECT_TRUE(
+      infer(Attributes(), q, TensorType(DType::kF32, {1, 9, 3, 8})).ok());
+  const absl::Status heads =
+      infer(Attributes(), q, TensorType(DType::kF32, {1, 4, 4, 8}));
+  EXPECT_EQ(heads.message(),
+            "attention: q has 6 heads and k has 4; the former must be a "
+            "multiple of the latter");
+  EXPECT_FALSE(infer(Attributes().SetInt("causal", 1), q,
+                     TensorType(DType::kF32, {1, 5, 3, 8}))
+                   .ok());
+  EXPECT_FALSE(
+      infer(Attributes(), q, TensorType(DType::kBF16, {1, 4, 3, 8})).ok());
+  EXPECT_FALSE(infer(Attributes().SetDouble("dropout", 0.1), q, q).ok());
+  EXPECT_FALSE(infer(Attributes().SetDouble("dropout", 1), q, q).ok());
+}
+
+TEST(Attention, CausalCostsHalf) {
+  const TensorType q(DType::kF32, {2, 10, 6, 8});
+  const TensorType k(DType::kF32, {2, 10, 3, 8});
+  std::vector<TensorType> results;
+  const std::vector<TensorType> operands = {q, k, k};
+  ASSERT_TRUE(
+      InferResults(*Attention(), Attributes(), operands, &results).ok());
+  const double full =
+      CostOf(*Attention(), Attributes(), operands, results).matmul_flops;
+  EXPECT_EQ(full, 4.0 * 2 * 6 * 10 * 10 * 8);
+  EXPECT_EQ(
+      CostOf(*Attention(), Attributes().SetInt("causal", 1), operands, results)
+          .matmul_flops,
+      full / 2);
+}
+
+}  // namespace
+}  // namespace shardgraph

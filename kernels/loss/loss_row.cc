@@ -1,0 +1,45 @@
+#include "kernels/loss/loss_row.h"
+
+#include <cstdint>
+
+#include "kernels/cpu/vector_math.h"
+
+namespace shardgraph::SG_CPU_TARGET {
+namespace {
+
+template <typename T>
+float RowLogSumExp(const T* z, int64_t n) {
+  const float max = VectorMax(z, n);
+  if (max == -__builtin_inff()) return max;
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l)
+      lanes[l] += VectorExp(LoadFloat(z[i + l]) - max);
+  }
+  for (; i < n; ++i) lanes[0] += VectorExp(LoadFloat(z[i]) - max);
+  return max + __builtin_logf(SumOfLanes(lanes));
+}
+
+template <typename T>
+void RowScaledSoftmax(T* z, int64_t n, float lse, float scale) {
+  for (int64_t i = 0; i < n; ++i)
+    StoreFloat(VectorExp(LoadFloat(z[i]) - lse) * scale, z + i);
+}
+
+}  // namespace
+
+float LogSumExp(const void* logits, bool bf16, int64_t n) {
+  return bf16 ? RowLogSumExp(static_cast<const uint16_t*>(logits), n)
+              : RowLogSumExp(static_cast<const float*>(logits), n);
+}
+
+void ScaledSoftmax(void* logits, bool bf16, int64_t n, float lse, float scale) {
+  if (bf16) {
+    RowScaledSoftmax(static_cast<uint16_t*>(logits), n, lse, scale);
+  } else {
+    RowScaledSoftmax(static_cast<float*>(logits), n, lse, scale);
+  }
+}
+
+}  // namespace shardgraph::SG_CPU_TARGET

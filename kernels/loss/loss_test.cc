@@ -1,0 +1,205 @@
+#include "kernels/loss/loss.h"
+
+#include <cmath>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cpu/target.h"
+#include "kernels/loss/loss_row.h"
+#include "kernels/testing/conformance.h"
+
+namespace shardgraph {
+namespace {
+
+const OpDef* Head() { return LossOps()[0]; }
+const OpDef* HeadGradient() { return LossOps()[1]; }
+
+struct Shapes {
+  DType dtype = DType::kF32;
+  int64_t rows = 1;
+  int64_t vocabulary = 1;
+  int64_t width = 1;
+  int64_t chunk_rows = 1;
+  std::vector<double> targets;
+  double range = 1;
+};
+
+OpCase Forward(const Shapes& s) {
+  OpCase op_case;
+  op_case.op = Head();
+  op_case.attributes.SetInt("chunk_rows", s.chunk_rows);
+  const TensorType x(s.dtype, {s.rows, s.width});
+  const TensorType weight(s.dtype, {s.vocabulary, s.width});
+  op_case.operands = {
+      OperandCase(x, UniformValues(x.num_elements(), -s.range, s.range, 1)),
+      OperandCase(weight,
+                  UniformValues(weight.num_elements(), -s.range, s.range, 2)),
+      OperandCase(TensorType(DType::kI32, {s.rows}), s.targets)};
+  op_case.magnitude = s.rows;
+  op_case.inner_rounding = true;
+  return op_case;
+}
+
+OpCase Backward(const Shapes& s) {
+  OpCase op_case = Forward(s);
+  op_case.op = HeadGradient();
+  op_case.attributes.SetString("dtype", "F32");
+  op_case.operands.push_back(
+      OperandCase(TensorType(DType::kF32, {}), std::vector<double>{8}));
+  op_case.operands.back().fixed_dtype = true;
+  op_case.operands.push_back(
+      OperandCase(TensorType(DType::kF64, {}), std::vector<double>{4}));
+  return op_case;
+}
+
+// Targets of all kinds: every third row is masked.
+std::vector<double> SomeTargets(int64_t rows, int64_t vocabulary) {
+  std::vector<double> targets;
+  for (int64_t n = 0; n < rows; ++n)
+    targets.push_back(n % 3 == 2 ? kMaskedTarget : n * 7 % vocabulary);
+  return targets;
+}
+
+std::vector<OpCase> Cases() {
+  std::vector<OpCase> cases;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const std::vector<Shapes> all_shapes = {
+        {dtype, 0, 5, 3, 4, {}},
+        {dtype, 1, 1, 1, 1, {0}},
+        {dtype, 2, 7, 0, 2, {6, 3}},
+        {dtype, 2, 7, 4, 1, {kMaskedTarget, kMaskedTarget}},
+        {dtype, 10, 131, 36, 4, SomeTargets(10, 131)},
+        {dtype, 10, 131, 36, 100, SomeTargets(10, 131)},
+        {dtype, 65, 300, 20, 32, SomeTargets(65, 300), 3},
+    };
+    for (const Shapes& shapes : all_shapes) {
+      cases.push_back(Forward(shapes));
+      OpCase backward = Backward(shapes);
+      cases.push_back(backward);
+      backward.attributes.SetInt("accumulate", 0b100);
+      backward.operands.push_back(
+          TensorType(DType::kF32, {shapes.vocabulary, shapes.width}));
+      cases.push_back(backward);
+    }
+    // A dweight in the compute dtype.
+    OpCase same = Backward({dtype, 10, 31, 36, 16, SomeTargets(10, 31)});
+    same.attributes.SetString("dtype", DTypeName(dtype));
+    cases.push_back(same);
+  }
+  cases.push_back(Backward({DType::kF64, 4, 9, 5, 3, SomeTargets(4, 9)}));
+  return cases;
+}
+
+TEST(Loss, Reference) {
+  CheckKernels(Cases(), LossReferenceKernels(), LossReferenceKernels());
+}
+
+TEST(Loss, Cpu) {
+  CheckKernels(Cases(), LossReferenceKernels(), LossCpuKernels());
+}
+
+TEST(Loss, EveryOpHasCasesAndKernels) {
+  EXPECT_EQ(CoveredOps(Cases()), NamesOf(LossOps()));
+  EXPECT_EQ(CoveredOps(LossReferenceKernels()), NamesOf(LossOps()));
+  EXPECT_EQ(CoveredOps(LossCpuKernels()), NamesOf(LossOps()));
+}
+
+TEST(Loss, UniformLogitsCostTheLogOfTheVocabulary) {
+  OpCase op_case = Forward({DType::kF32, 3, 50, 4, 2, {1, kMaskedTarget, 49}});
+  op_case.operands[0].values.assign(12, 0.0);
+  const auto results = Evaluate(op_case, LossReferenceKernels(), true);
+  EXPECT_NEAR(results[0][0], 2 * std::log(50.0), 1e-12);
+  EXPECT_EQ(results[0][1], 2);
+}
+
+TEST(Loss, HugeLogitsStayFinite) {
+  OpCase op_case = Forward({DType::kF32, 2, 2, 1, 2, {0, 1}});
+  op_case.operands[0].values = {1000, 1000};
+  op_case.operands[1].values = {1, -1};
+  for (const auto& kernels : {LossReferenceKernels(), LossCpuKernels()})
+    EXPECT_EQ(Evaluate(op_case, kernels, false)[0], (ResultValues{2000, 2}));
+}
+
+// In FP64, the derivative of 8 / 4 * loss by central differences.
+TEST(LossGradient, MatchesFiniteDifferences) {
+  const Shapes shapes = {DType::kF64, 5, 6, 3, 2, SomeTargets(5, 6)};
+  const auto gradients =
+      Evaluate(Backward(shapes), LossReferenceKernels(), true);
+  for (int operand = 0; operand < 2; ++operand) {
+    OpCase forward = Forward(shapes);
+    std::vector<double>& values = forward.operands[operand].values;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double value = values[i];
+      const double step = 1e-5;
+      values[i] = value + step;
+      double difference = Evaluate(forward, LossReferenceKernels(), true)[0][0];
+      values[i] = value - step;
+      difference -= Evaluate(forward, LossReferenceKernels(), true)[0][0];
+      values[i] = value;
+      EXPECT_NEAR(gradients[1 + operand][i], 2 * difference / (2 * step), 1e-8)
+          << "operand " << operand << " element " << i;
+    }
+  }
+}
+
+TEST(Loss, TheChunkSizeDoesNotChangeTheBits) {
+  Shapes shapes = {DType::kBF16, 20, 90, 24, 20, SomeTargets(20, 90)};
+  const auto whole = Evaluate(Backward(shapes), LossCpuKernels(), false);
+  shapes.chunk_rows = 7;
+  const auto pieces = Evaluate(Backward(shapes), LossCpuKernels(), false);
+  EXPECT_EQ(whole[0], pieces[0]);
+  EXPECT_EQ(whole[1], pieces[1]);  // dweight is summed by chunks
+}
+
+TEST(LossDeathTest, TheReferenceRefusesATargetOutOfRange) {
+  OpCase op_case = Forward({DType::kF32, 1, 5, 2, 1, {5}});
+  EXPECT_DEATH(Evaluate(op_case, LossReferenceKernels(), false),
+               "target 5 of row 0 is not in \\[0, 5\\)");
+  EXPECT_EQ(Evaluate(op_case, LossCpuKernels(), false)[0],
+            (ResultValues{0, 0}));
+}
+
+TEST(LossRow, EveryTargetAgrees) {
+  std::vector<float> z(53);
+  double sum = 0;
+  for (size_t i = 0; i < z.size(); ++i) {
+    z[i] = 90.0f - static_cast<float>(i * 37 % 53) * 4;
+    sum += std::exp(z[i] - 90.0);
+  }
+  const double lse = 90 + std::log(sum);
+  for (const CpuTarget target : SupportedCpuTargets()) {
+    EXPECT_NEAR(ForTarget(target, &baseline::LogSumExp, &avx2::LogSumExp,
+                          &avx512::LogSumExp)(z.data(), false, z.size()),
+                lse, 1e-5);
+    std::vector<float> p = z;
+    ForTarget(target, &baseline::ScaledSoftmax, &avx2::ScaledSoftmax,
+              &avx512::ScaledSoftmax)(p.data(), false, p.size(), lse, 3);
+    for (size_t i = 0; i < z.size(); ++i)
+      EXPECT_NEAR(p[i], 3 * std::exp(z[i] - lse), 1e-5 * 3);
+  }
+}
+
+TEST(Loss, InferenceNamesWhatIsWrong) {
+  std::vector<TensorType> results;
+  const TensorType x(DType::kF32, {4, 3});
+  const TensorType targets(DType::kI32, {4});
+  const absl::Status status =
+      InferResults(*Head(), Attributes(),
+                   {x, TensorType(DType::kF32, {9, 3}), targets}, &results);
+  EXPECT_EQ(status.message(),
+            "cross_entropy_head: attribute chunk_rows is 0, must be at least "
+            "1");
+  const Attributes chunks = Attributes().SetInt("chunk_rows", 2);
+  EXPECT_FALSE(InferResults(*Head(), chunks,
+                            {x, TensorType(DType::kF32, {9, 4}), targets},
+                            &results)
+                   .ok());
+  EXPECT_FALSE(InferResults(*Head(), chunks, {x, x, x}, &results).ok());
+  EXPECT_TRUE(InferResults(*Head(), chunks,
+                           {x, TensorType(DType::kF32, {9, 3}), targets},
+                           &results)
+                  .ok());
+}
+
+}  // namespace
+}  // namespace shardgraph
