@@ -56,28 +56,70 @@ PhaseUses UsesOf(const Graph& graph, const PhaseSchedule& schedule,
   return uses;
 }
 
-// Walks a growing set of nodes that have finished, and says what is live.
-class Sweep {
+// A state that an execution can be in: on each lane some nodes have finished,
+// and the next may be running. All buffers that are live in it must be there at
+// once.
+class State {
  public:
-  Sweep(const Graph& graph, const PhaseUses& uses)
+  State(const Graph& graph, const PhaseUses& uses, const LaneClocks& clocks)
       : graph_(graph),
         uses_(uses),
+        clocks_(clocks),
         left_(uses.num_nodes),
-        started_(uses.buffers.size(), false) {}
+        started_(uses.buffers.size(), 0) {}
 
-  void Start(int32_t position) {
-    ForEach(position, [&](int32_t id) {
-      if (started_[id]) return;
-      started_[id] = true;
-      Count(id, 1);
+  // Finishes nodes until those of `finished` have; nothing may be running.
+  void AdvanceTo(const LaneClock& finished) {
+    for (int l = 0; l < kMaxLanes; ++l) {
+      while (finished_[l] < finished[l]) {
+        Start(l);
+        Finish(l);
+      }
+    }
+  }
+  // Starts the next node of the lane, though others it waits for may run yet:
+  // the caller knows better.
+  void Start(int lane) {
+    running_[lane] = true;
+    ForEachBuffer(lane, [&](int32_t id) {
+      if (started_[id]++ == 0) Count(id, 1);
     });
   }
-  // Started before or not.
-  void Finish(int32_t position) {
-    Start(position);
-    ForEach(position, [&](int32_t id) {
+  void Finish(int lane) {
+    ForEachBuffer(lane, [&](int32_t id) {
       if (--left_[id] == 0 && !uses_.kept[id]) Count(id, -1);
     });
+    running_[lane] = false;
+    ++finished_[lane];
+  }
+  // Undo the last Start or Finish of the lane.
+  void UndoStart(int lane) {
+    ForEachBuffer(lane, [&](int32_t id) {
+      if (--started_[id] == 0) Count(id, -1);
+    });
+    running_[lane] = false;
+  }
+  void UndoFinish(int lane) {
+    --finished_[lane];
+    running_[lane] = true;
+    ForEachBuffer(lane, [&](int32_t id) {
+      if (left_[id]++ == 0 && !uses_.kept[id]) Count(id, 1);
+    });
+  }
+
+  bool running(int lane) const { return running_[lane]; }
+  int32_t finished(int lane) const { return finished_[lane]; }
+  // Whether the lane has a next node and all it waits for has finished.
+  bool CanStart(int lane) const {
+    const std::vector<int32_t>& nodes = clocks_.nodes(lane);
+    if (running_[lane] ||
+        finished_[lane] == static_cast<int32_t>(nodes.size())) {
+      return false;
+    }
+    const LaneClock& clock = clocks_.clock(nodes[finished_[lane]]);
+    for (int l = 0; l < kMaxLanes; ++l)
+      if (clock[l] > finished_[l]) return false;
+    return true;
   }
 
   int64_t bytes() const { return bytes_; }
@@ -85,15 +127,17 @@ class Sweep {
   std::vector<BufferId> Live() const {
     std::vector<BufferId> live;
     for (size_t id = 0; id < uses_.buffers.size(); ++id) {
-      if (started_[id] && (left_[id] > 0 || uses_.kept[id]))
+      if (started_[id] > 0 && (left_[id] > 0 || uses_.kept[id]))
         live.push_back(uses_.buffers[id]);
     }
     return live;
   }
 
  private:
+  // Buffers of the next node of the lane.
   template <typename F>
-  void ForEach(int32_t position, F f) {
+  void ForEachBuffer(int lane, F f) {
+    const int32_t position = clocks_.nodes(lane)[finished_[lane]];
     for (int32_t i = uses_.node_begin[position];
          i < uses_.node_begin[position + 1]; ++i) {
       f(uses_.touched[i]);
@@ -107,41 +151,114 @@ class Sweep {
 
   const Graph& graph_;
   const PhaseUses& uses_;
-  std::vector<int32_t> left_;
-  std::vector<bool> started_;
+  const LaneClocks& clocks_;
+  std::vector<int32_t> left_;     // by local id: nodes that have not finished
+  std::vector<int32_t> started_;  // nodes that have started
+  LaneClock finished_ = {};
+  std::array<bool, kMaxLanes> running_ = {};
   int64_t bytes_ = 0;
   int64_t aligned_bytes_ = 0;
 };
 
-// Calls visit(position, sweep) for states that an execution can be in: all of
-// the total order before a node has finished and the node runs.
-template <typename F>
-void SweepTotalOrder(const Graph& graph, const PhaseUses& uses, int32_t size,
-                     F visit) {
-  Sweep sweep(graph, uses);
-  for (int32_t p = 0; p < size; ++p) {
-    sweep.Start(p);
-    visit(p, sweep);
-    sweep.Finish(p);
-  }
-}
+// Looks for the state of a phase with the most live bytes: for each node, what
+// is before it in the total order has finished, or only what must have; the
+// node runs, and the other lanes go ahead to where they hold most.
+class PeakSearch {
+ public:
+  PeakSearch(const Graph& graph, const PhaseUses& uses,
+             const LaneClocks& clocks)
+      : graph_(graph), uses_(uses), clocks_(clocks) {}
 
-// The same for the nodes of one lane, the other lanes as far behind as their
-// edges allow.
-template <typename F>
-void SweepLane(const Graph& graph, const PhaseUses& uses,
-               const LaneClocks& clocks, int lane, F visit) {
-  Sweep sweep(graph, uses);
-  LaneClock finished = {};
-  for (int32_t p : clocks.nodes(lane)) {
-    for (int l = 0; l < kMaxLanes; ++l) {
-      for (; finished[l] < clocks.clock(p)[l]; ++finished[l])
-        sweep.Finish(clocks.nodes(l)[finished[l]]);
+  void Run() {
+    State in_order(graph_, uses_, clocks_);
+    LaneClock finished = {};
+    for (int32_t p = 0; p < clocks_.size(); ++p) {
+      in_order.AdvanceTo(finished);
+      Visit(p, &in_order);
+      ++finished[clocks_.lane(p)];
     }
-    sweep.Start(p);
-    visit(p, sweep);
+    for (int lane = 0; lane < kMaxLanes; ++lane) {
+      State lagging(graph_, uses_, clocks_);
+      for (int32_t p : clocks_.nodes(lane)) {
+        lagging.AdvanceTo(clocks_.clock(p));
+        Visit(p, &lagging);
+      }
+    }
   }
-}
+
+  int64_t bytes() const { return bytes_; }
+  int64_t aligned_bytes() const { return aligned_bytes_; }
+  int32_t position() const { return position_; }
+  const std::vector<BufferId>& live() const { return live_; }
+
+ private:
+  // How far other lanes go ahead, and how many such steps there are in all.
+  static constexpr int kMaxSteps = 64;
+  static constexpr int64_t kMaxTotalSteps = 1'000'000;
+
+  void Visit(int32_t p, State* state) {
+    const int own = clocks_.lane(p);
+    state->Start(own);
+    std::array<int32_t, kMaxLanes> begin;
+    for (int l = 0; l < kMaxLanes; ++l) {
+      begin[l] = state->finished(l);
+      if (l != own) GoAhead(l, state);
+    }
+    aligned_bytes_ = std::max(aligned_bytes_, state->aligned_bytes());
+    if (state->bytes() > bytes_) {
+      bytes_ = state->bytes();
+      position_ = p;
+      live_ = state->Live();
+    }
+    for (int l = kMaxLanes; l-- > 0;) {
+      if (l == own) continue;
+      if (state->running(l)) state->UndoStart(l);
+      Rewind(l, begin[l], state);
+    }
+    state->UndoStart(own);
+  }
+
+  // Leaves the lane in the state with the most live bytes, a node running or
+  // none.
+  void GoAhead(int lane, State* state) {
+    const int32_t begin = state->finished(lane);
+    int64_t best = state->bytes();
+    int32_t best_running = kNone;  // finished nodes before it
+    for (int step = 0; step < kMaxSteps && total_steps_ < kMaxTotalSteps &&
+                       state->CanStart(lane);
+         ++step, ++total_steps_) {
+      state->Start(lane);
+      if (state->bytes() > best) {
+        best = state->bytes();
+        best_running = state->finished(lane);
+      }
+      state->Finish(lane);
+    }
+    if (best_running == kNone) {
+      Rewind(lane, begin, state);
+    } else {
+      while (state->finished(lane) > best_running + 1)
+        Rewind(lane, state->finished(lane) - 1, state);
+      state->UndoFinish(lane);
+    }
+  }
+
+  static void Rewind(int lane, int32_t to, State* state) {
+    while (state->finished(lane) > to) {
+      state->UndoFinish(lane);
+      state->UndoStart(lane);
+    }
+  }
+
+  const Graph& graph_;
+  const PhaseUses& uses_;
+  const LaneClocks& clocks_;
+  int64_t total_steps_ = 0;
+  int64_t bytes_ = 0;
+  int64_t aligned_bytes_ = 0;
+  int32_t position_ = kNone;
+  std::vector<BufferId> live_;
+};
 
 // The last position of a node that does not start after `last`.
 int32_t ReleaseOf(const LaneClocks& clocks, const LaneClock& last) {
@@ -212,33 +329,15 @@ Lifetimes LifetimesOf(const Graph& graph,
     }
     base += size;
 
-    // -1: the total order; else a lane.
-    int best_sweep = kNone;
-    int32_t best_position = kNone;
-    int sweep_id = -1;
-    const auto visit = [&](int32_t p, const Sweep& sweep) {
-      result.aligned_lower_bound =
-          std::max(result.aligned_lower_bound, sweep.aligned_bytes());
-      if (sweep.bytes() <= result.lower_bound) return;
-      result.lower_bound = sweep.bytes();
-      best_sweep = sweep_id;
-      best_position = p;
-    };
-    SweepTotalOrder(graph, uses, size, visit);
-    for (sweep_id = 0; sweep_id < kMaxLanes; ++sweep_id)
-      SweepLane(graph, uses, clocks, sweep_id, visit);
-    if (best_position == kNone) continue;
-
+    PeakSearch peak(graph, uses, clocks);
+    peak.Run();
+    result.aligned_lower_bound =
+        std::max(result.aligned_lower_bound, peak.aligned_bytes());
+    if (peak.bytes() <= result.lower_bound) continue;
+    result.lower_bound = peak.bytes();
     result.peak_phase = schedule.phase;
-    result.peak_node = schedule.order[best_position];
-    const auto keep = [&](int32_t p, const Sweep& sweep) {
-      if (p == best_position) result.live_at_peak = sweep.Live();
-    };
-    if (best_sweep < 0) {
-      SweepTotalOrder(graph, uses, size, keep);
-    } else {
-      SweepLane(graph, uses, clocks, best_sweep, keep);
-    }
+    result.peak_node = schedule.order[peak.position()];
+    result.live_at_peak = peak.live();
   }
   std::sort(result.live_at_peak.begin(), result.live_at_peak.end(),
             [&](BufferId a, BufferId b) {

@@ -100,7 +100,8 @@ TEST(MemoryPlanTest, ConcurrentLanesShareNothing) {
   EXPECT_EQ(MakePlan(test.graph(), 1).memory.transient_bytes, 512);
   const StepPlan plan = MakePlan(test.graph(), 4);
   EXPECT_EQ(plan.memory.transient_bytes, 768);
-  EXPECT_EQ(plan.memory.transient_lower_bound, 512);
+  // Both may be there at once, though not in the total order.
+  EXPECT_EQ(plan.memory.transient_lower_bound, 768);
   ExpectNoClash(plan);
 }
 
@@ -192,12 +193,19 @@ TEST(MemoryPlanTest, PeakOfTheModelByFormula) {
             1.02 * plan.memory.transient_lower_bound);
 }
 
-TEST(MemoryPlanTest, RandomGraphsNeverClash) {
-  for (int seed = 0; seed < 300; ++seed) {
+TEST(MemoryPlanTest, RandomGraphsPackWellAndNeverClash) {
+  std::vector<double> ratios;
+  for (int seed = 0; seed < 1000; ++seed) {
     const StepPlan plan = RandomPlan(seed);
     ExpectNoClash(plan);
-    ASSERT_GE(plan.memory.transient_bytes, plan.memory.transient_lower_bound);
+    if (plan.memory.transient_lower_bound == 0) continue;
+    ratios.push_back(static_cast<double>(plan.memory.transient_bytes) /
+                     plan.memory.transient_lower_bound);
+    ASSERT_GE(ratios.back(), 1.0) << seed;
   }
+  std::sort(ratios.begin(), ratios.end());
+  EXPECT_LE(ratios[ratios.size() * 95 / 100], 1.10)
+      << "largest " << ratios.back();
 }
 
 TEST(MemoryPlanTest, PlansAreDeterministic) {

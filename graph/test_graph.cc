@@ -108,7 +108,8 @@ NodeId TestGraph::Add(absl::string_view op,
 }
 
 NodeId TestGraph::Gather(BufferId shard, BufferId full) {
-  return Add("all_gather", {View(shard)}, {View(full)},
+  const ValueId operand = View(shard);
+  return Add("all_gather", {operand}, {View(full)},
              Attributes()
                  .SetString("group", "world")
                  .SetInt("size", graph_.groups[0].size),
@@ -116,7 +117,8 @@ NodeId TestGraph::Gather(BufferId shard, BufferId full) {
 }
 
 NodeId TestGraph::ReduceScatter(BufferId full, BufferId shard) {
-  return Add("reduce_scatter", {View(full)}, {View(shard)},
+  const ValueId operand = View(full);
+  return Add("reduce_scatter", {operand}, {View(shard)},
              Attributes()
                  .SetString("group", "world")
                  .SetInt("size", graph_.groups[0].size),

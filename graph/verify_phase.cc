@@ -1,0 +1,403 @@
+#include "graph/verify_phase.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "graph/byte_map.h"
+#include "kernels/status_macros.h"
+
+namespace shardgraph {
+namespace {
+
+constexpr int kMaxVerifiedLanes = 4;
+constexpr int32_t kNever = -1;
+
+// Last node of each lane that did something, as a position in the total order.
+using ByLane = std::array<int32_t, kMaxVerifiedLanes>;
+constexpr ByLane kNoLane = {kNever, kNever, kNever, kNever};
+
+// What happened to bytes of a buffer in this run.
+struct Meaning {
+  bool written = false;  // persistent bytes are, from the start
+  int32_t writer = kNever;
+  ByLane readers = kNoLane;         // since the write
+  ByLane latest_readers = kNoLane;  // of each lane the last in program order
+  absl::InlinedVector<ValueId, 2> unread;  // written, not read since
+};
+
+// Who holds bytes of the arena.
+struct Tenancy {
+  BufferId buffer = kNone;
+  ByLane users = kNoLane;  // the last of each lane
+};
+
+// Ops through which bytes that nobody wrote may pass: padding of a gradient.
+bool PassesPadding(const OpDef& op) {
+  return op.name == "reduce_scatter" || op.name == "all_reduce" ||
+         op.name == "all_to_all" || op.name == "accumulate";
+}
+
+// Whether two values written over the same bytes of one buffer have an element
+// in common, as far as that can be told: views of rows of equal length are told
+// apart by their columns, other strided ones are given the benefit of the
+// doubt.
+bool Overlap(const Value& a, const Value& b) {
+  if (a.type.contiguous() && b.type.contiguous()) return true;
+  const auto columns = [](const Value& value, int64_t* row, int64_t* begin,
+                          int64_t* end) {
+    // The first stride is the row; the dimensions below lie within it.
+    const int64_t size = SizeOf(value.type.dtype);
+    int64_t extent = 1;
+    for (int i = 1; i < value.type.rank(); ++i)
+      extent += (value.type.shape[i] - 1) * value.type.strides[i];
+    *row = value.type.rank() < 2 ? 0 : value.type.strides[0] * size;
+    if (*row <= 0 || extent * size > *row) return false;
+    *begin = value.offset % *row;
+    *end = *begin + extent * size;
+    return *end <= *row;
+  };
+  int64_t row_a, begin_a, end_a, row_b, begin_b, end_b;
+  if (!columns(a, &row_a, &begin_a, &end_a) ||
+      !columns(b, &row_b, &begin_b, &end_b) || row_a != row_b) {
+    return false;
+  }
+  return begin_a < end_b && begin_b < end_a;
+}
+
+class PhaseVerifier {
+ public:
+  PhaseVerifier(const StepPlan& plan, PhaseId phase,
+                const ShardSegments& shard_segments)
+      : graph_(plan.graph),
+        offsets_(plan.memory.offsets),
+        phase_(plan.graph.phases[phase]),
+        schedule_(plan.schedules[phase]),
+        lanes_(plan.num_lanes),
+        meaning_(plan.graph.buffers.size()),
+        shard_segments_(shard_segments) {}
+
+  absl::Status Run() {
+    FollowLanes();
+    FindStages();
+    for (position_ = 0; position_ < size(); ++position_)
+      SG_RETURN_IF_ERROR(VisitNode());
+    return CheckOutputs();
+  }
+
+ private:
+  struct Unwritten {
+    BufferId buffer;
+    int64_t begin;
+    int64_t end;
+  };
+
+  int32_t size() const { return static_cast<int32_t>(schedule_.order.size()); }
+  NodeId id(int32_t position) const { return schedule_.order[position]; }
+
+  // For each node and lane: the last position of the lane that has finished
+  // when the node starts.
+  void FollowLanes() {
+    std::vector<int32_t> position(graph_.nodes.size(), kNever);
+    for (int32_t p = 0; p < size(); ++p) position[id(p)] = p;
+    program_.resize(graph_.nodes.size());
+    for (size_t i = 0; i < phase_.nodes.size(); ++i)
+      program_[phase_.nodes[i]] = static_cast<int32_t>(i);
+
+    std::vector<std::vector<int32_t>> waits(size());
+    for (const Edge& edge : schedule_.edges)
+      waits[position[edge.to]].push_back(position[edge.from]);
+    finished_.assign(size(), kNoLane);
+    ByLane last = kNoLane;
+    for (int32_t p = 0; p < size(); ++p) {
+      const auto join = [&](int32_t from) {
+        for (int l = 0; l < lanes_; ++l)
+          finished_[p][l] = std::max(finished_[p][l], finished_[from][l]);
+        int32_t& own = finished_[p][schedule_.lanes[from]];
+        own = std::max(own, from);
+      };
+      const int32_t lane = schedule_.lanes[p];
+      if (last[lane] != kNever) join(last[lane]);
+      for (int32_t from : waits[p]) join(from);
+      last[lane] = p;
+    }
+  }
+
+  // Reductions on the way to a shard whose segments are known.
+  void FindStages() {
+    for (NodeId id : phase_.nodes) {
+      const Node& node = graph_.nodes[id];
+      if (node.op->name != "accumulate" || node.operands.size() < 2) continue;
+      const auto found =
+          shard_segments_.find(graph_.values[node.operands[0]].buffer);
+      if (found == shard_segments_.end()) continue;
+      stages_[graph_.values[node.operands[0]].buffer] = found->second;
+      stages_[graph_.values[node.operands[1]].buffer] = found->second;
+    }
+  }
+
+  bool HasFinished(int32_t before) const {
+    return before == kNever ||
+           finished_[position_][schedule_.lanes[before]] >= before;
+  }
+
+  std::string Bytes(BufferId buffer, int64_t begin, int64_t end) const {
+    return absl::StrCat("bytes [", begin, ", ", end, ") of ",
+                        graph_.buffers[buffer].name);
+  }
+  std::string NodeText(int32_t position) const {
+    return absl::StrCat("\"", PrintNode(graph_, id(position)), "\"");
+  }
+  absl::Status Error(absl::string_view what) const {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "phase ", phase_.name, ": ",
+        position_ < size() ? NodeText(position_) : "the end", " ", what));
+  }
+
+  // `before` conflicts on these bytes and comes first in the total order: it
+  // must have finished, and come first in the program.
+  absl::Status CheckConflict(int32_t before, absl::string_view did,
+                             BufferId buffer, int64_t begin, int64_t end) {
+    if (before == kNever || before == position_) return absl::OkStatus();
+    if (!HasFinished(before)) {
+      return Error(absl::StrCat("is not ordered after ", NodeText(before),
+                                ", which ", did, " ",
+                                Bytes(buffer, begin, end)));
+    }
+    if (program_[id(before)] > program_[id(position_)]) {
+      return Error(absl::StrCat("runs after ", NodeText(before), ", which ",
+                                did, " ", Bytes(buffer, begin, end),
+                                ": the program has them the other way round"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status VisitNode() {
+    const Node& node = graph_.nodes[id(position_)];
+    unwritten_.clear();
+    for (ValueId operand : node.operands) {
+      const Value& value = graph_.values[operand];
+      SG_RETURN_IF_ERROR(Read(value.buffer, value.begin(), value.end()));
+    }
+    SG_RETURN_IF_ERROR(CheckUnwritten(node));
+    for (ValueId operand : node.operands) {
+      const Value& value = graph_.values[operand];
+      SG_RETURN_IF_ERROR(
+          Occupy(value.buffer, value.begin(), value.end(), /*keeps=*/true));
+    }
+    for (ValueId result : node.results) {
+      const Value& value = graph_.values[result];
+      SG_RETURN_IF_ERROR(
+          Write(value.buffer, value.begin(), value.end(), result));
+    }
+    if (node.workspace != kNone) {
+      SG_RETURN_IF_ERROR(Write(node.workspace, 0,
+                               graph_.buffers[node.workspace].bytes, kNone));
+    }
+    return absl::OkStatus();
+  }
+
+  Meaning InitialMeaning(BufferId buffer) const {
+    Meaning initial;
+    initial.written = graph_.buffers[buffer].lifetime != Lifetime::kPhase;
+    return initial;
+  }
+
+  absl::Status Read(BufferId buffer, int64_t begin, int64_t end) {
+    absl::Status status;
+    const int32_t lane = schedule_.lanes[position_];
+    const int32_t program = program_[id(position_)];
+    meaning_[buffer].ForEach(
+        begin, end, InitialMeaning(buffer),
+        [&](int64_t from, int64_t to, Meaning& state) {
+          if (!status.ok()) return;
+          if (!state.written) unwritten_.push_back({buffer, from, to});
+          status = CheckConflict(state.writer, "writes", buffer, from, to);
+          state.readers[lane] = position_;
+          int32_t& latest = state.latest_readers[lane];
+          if (latest == kNever || program_[id(latest)] < program)
+            latest = position_;
+          state.unread.clear();
+        });
+    return status;
+  }
+
+  // Bytes that this node reads though nobody wrote them.
+  absl::Status CheckUnwritten(const Node& node) {
+    for (const Unwritten& range : unwritten_) {
+      if (!PassesPadding(*node.op)) {
+        return Error(absl::StrCat("reads ",
+                                  Bytes(range.buffer, range.begin, range.end),
+                                  ", which nothing has written"));
+      }
+      const Value& result = graph_.values[node.results[0]];
+      const auto found = stages_.find(result.buffer);
+      if (found != stages_.end()) {
+        SG_RETURN_IF_ERROR(CheckContribution(node, range, *found->second));
+      }
+      // Whatever lies there is taken over unread.
+      SG_RETURN_IF_ERROR(
+          Occupy(range.buffer, range.begin, range.end, /*keeps=*/false));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckContribution(const Node& node, const Unwritten& range,
+                                 const std::vector<int64_t>& segments) {
+    for (ValueId operand : node.operands) {
+      const Value& value = graph_.values[operand];
+      // The gradient itself: neither a counter nor the shard added to.
+      if (value.buffer != range.buffer ||
+          graph_.buffers[value.buffer].lifetime != Lifetime::kPhase) {
+        continue;
+      }
+      const int64_t size = SizeOf(value.type.dtype);
+      for (size_t i = 0; i + 2 < segments.size(); i += 3) {
+        const int64_t begin = value.offset + segments[i] * size;
+        const int64_t end = value.offset + segments[i + 1] * size;
+        if (begin < range.end && range.begin < end) {
+          return Error(
+              absl::StrCat("reduces ",
+                           Bytes(range.buffer, std::max(begin, range.begin),
+                                 std::min(end, range.end)),
+                           ", a gradient that nothing has contributed to"));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(BufferId buffer, int64_t begin, int64_t end,
+                     ValueId value) {
+    absl::Status status;
+    Meaning next;
+    const bool strided =
+        value != kNone && !graph_.values[value].type.contiguous();
+    meaning_[buffer].ForEach(
+        begin, end, InitialMeaning(buffer),
+        [&](int64_t from, int64_t to, Meaning& state) {
+          if (!status.ok()) return;
+          status = CheckConflict(state.writer, "writes", buffer, from, to);
+          for (int l = 0; l < lanes_ && status.ok(); ++l) {
+            status = CheckConflict(state.readers[l], "reads", buffer, from, to);
+            if (status.ok()) {
+              status = CheckConflict(state.latest_readers[l], "reads", buffer,
+                                     from, to);
+            }
+          }
+          for (ValueId lost : state.unread) {
+            if (!status.ok() || value == kNone) break;
+            if (Overlap(graph_.values[lost], graph_.values[value]) &&
+                state.writer != position_) {
+              status = Error(absl::StrCat(
+                  "overwrites ", Bytes(buffer, from, to), ", which ",
+                  NodeText(state.writer),
+                  " wrote and nothing has read: a contribution is lost, "
+                  "accumulate is missing"));
+            }
+            if (strided && std::find(next.unread.begin(), next.unread.end(),
+                                     lost) == next.unread.end()) {
+              next.unread.push_back(lost);
+            }
+          }
+        });
+    SG_RETURN_IF_ERROR(status);
+    next.written = true;
+    next.writer = position_;
+    if (value != kNone) next.unread.push_back(value);
+    meaning_[buffer].Set(begin, end, std::move(next));
+    SG_RETURN_IF_ERROR(Occupy(buffer, begin, end, /*keeps=*/false));
+    // Everybody before has finished: the writer stands for all.
+    Tenancy tenancy{buffer};
+    tenancy.users[schedule_.lanes[position_]] = position_;
+    arena_.Set(offsets_[buffer] + begin, offsets_[buffer] + end, tenancy);
+    return absl::OkStatus();
+  }
+
+  // Makes the buffer hold its bytes of the arena. `keeps`: what it wrote there
+  // must still be there.
+  absl::Status Occupy(BufferId buffer, int64_t begin, int64_t end, bool keeps) {
+    absl::Status status;
+    const int64_t offset = offsets_[buffer];
+    const int32_t lane = schedule_.lanes[position_];
+    arena_.ForEach(
+        offset + begin, offset + end, Tenancy{buffer},
+        [&](int64_t from, int64_t to, Tenancy& state) {
+          if (!status.ok()) return;
+          if (state.buffer != buffer) {
+            if (keeps) {
+              status = Error(absl::StrCat(
+                  "reads ", Bytes(buffer, from - offset, to - offset),
+                  ", which lie in the arena at [", from, ", ", to,
+                  ") and were given to ", graph_.buffers[state.buffer].name));
+              return;
+            }
+            for (int l = 0; l < lanes_; ++l) {
+              if (HasFinished(state.users[l])) continue;
+              status = Error(absl::StrCat(
+                  "takes ", Bytes(buffer, from - offset, to - offset),
+                  " in the arena at [", from, ", ", to,
+                  ") and is not ordered after ", NodeText(state.users[l]),
+                  ", which uses them as ", graph_.buffers[state.buffer].name));
+              return;
+            }
+            state = Tenancy{buffer};
+          }
+          state.users[lane] = position_;
+        });
+    return status;
+  }
+
+  // Named outputs must still be there for the host.
+  absl::Status CheckOutputs() {
+    std::vector<bool> written(graph_.buffers.size(), false);
+    for (NodeId id : phase_.nodes) {
+      for (ValueId result : graph_.nodes[id].results)
+        written[graph_.values[result].buffer] = true;
+    }
+    for (const auto& [name, output] : graph_.outputs) {
+      const Value& value = graph_.values[output];
+      if (!written[value.buffer]) continue;
+      const int64_t offset = offsets_[value.buffer];
+      absl::Status status;
+      arena_.ForEach(offset + value.begin(), offset + value.end(),
+                     Tenancy{value.buffer},
+                     [&](int64_t from, int64_t to, const Tenancy& state) {
+                       if (!status.ok() || state.buffer == value.buffer) return;
+                       status = Error(absl::StrCat(
+                           "of the phase: output ", name, " has lost ",
+                           Bytes(value.buffer, from - offset, to - offset),
+                           " to ", graph_.buffers[state.buffer].name));
+                     });
+      SG_RETURN_IF_ERROR(status);
+    }
+    return absl::OkStatus();
+  }
+
+  const Graph& graph_;
+  const std::vector<int64_t>& offsets_;
+  const Phase& phase_;
+  const PhaseSchedule& schedule_;
+  const int lanes_;
+
+  std::vector<int32_t> program_;           // by node: index in the program
+  std::vector<ByLane> finished_;           // by position
+  std::vector<ByteMap<Meaning>> meaning_;  // by buffer
+  ByteMap<Tenancy> arena_;
+  const ShardSegments& shard_segments_;
+  ShardSegments stages_;  // the same, by what a reduction writes
+  int32_t position_ = 0;
+  std::vector<Unwritten> unwritten_;  // what the current node reads of it
+};
+
+}  // namespace
+
+absl::Status VerifyPhase(const StepPlan& plan, PhaseId phase,
+                         const ShardSegments& shard_segments) {
+  return PhaseVerifier(plan, phase, shard_segments).Run();
+}
+
+}  // namespace shardgraph
