@@ -58,8 +58,9 @@ class ParameterSource {
 enum class ForwardMode : uint8_t {
   kTrain,     // loss, dropout on
   kEvaluate,  // loss, dropout off
-  kGenerate,  // logits of every row, keys and values kept in caches at
-              // StepState::position; used for prefill and decode
+  kGenerate,  // logits of one row of each sequence; keys and values kept in
+              // caches from StepState::position on. Prefill and decode are
+              // phases of equal batch and cache_length over the same caches
 };
 
 struct ForwardOptions {

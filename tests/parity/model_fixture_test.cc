@@ -1,6 +1,7 @@
 // Models against PyTorch's: logits, losses and gradients of the fixtures'
-// models, computed by the reference kernels in program order, in FP64, FP32 and
-// BF16.
+// models, computed in program order: in FP64 by the reference kernels, in FP32
+// and BF16 by those and by the kernels of the CPU backend.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +23,9 @@
 #include "graph/model/testing/plain_parameters.h"
 #include "graph/testing/interpreter.h"
 #include "gtest/gtest.h"
+#include "kernels/check.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/reference/kernels.h"
 #include "kernels/step_state.h"
 #include "nlohmann/json.hpp"
 
@@ -45,11 +49,11 @@ struct FixtureModel {
 const FixtureModel kModels[] = {
     {"gpt2_tied",
      "gpt2 { vocab_size: 131 n_positions: 32 n_embd: 48 n_head: 4 n_layer: 3 }",
-     1e-10},
+     1e-12},
     {"gpt2_untied",
      "gpt2 { vocab_size: 131 n_positions: 32 n_embd: 36 n_head: 3 n_layer: 2 "
      "tie_word_embeddings: false }",
-     1e-10},
+     1e-12},
     {"llama_gqa_untied",
      "llama { vocab_size: 131 hidden_size: 48 intermediate_size: 100 "
      "num_hidden_layers: 3 num_attention_heads: 6 num_key_value_heads: 2 "
@@ -118,12 +122,13 @@ std::map<std::string, Elements> ReadWeights(const std::string& model) {
 // A fixture's model with its weights, ready to run phases of.
 class FixtureRun {
  public:
-  FixtureRun(const FixtureModel& fixture, DType dtype, bool stacked)
+  FixtureRun(const FixtureModel& fixture, const KernelTable& kernels,
+             DType dtype, bool stacked)
       : dtype_(dtype),
         model_(ModelFromText(fixture.spec)),
         builder_(&graph_),
         parameters_(builder_, *model_, dtype, stacked),
-        interpreter_(graph_) {
+        interpreter_(graph_, kernels) {
     const std::map<std::string, Elements> weights = ReadWeights(fixture.name);
     EXPECT_EQ(weights.size(), model_->parameters().size());
     for (const Parameter* parameter : model_->parameters()) {
@@ -198,6 +203,14 @@ double Cosine(const Elements& a, const Elements& b) {
   return dot / (Norm(a) * Norm(b));
 }
 
+struct Kernels {
+  const char* name;
+  const KernelTable& (*table)();
+};
+
+const Kernels kKernels[] = {{"reference", ReferenceKernels},
+                            {"cpu", CpuKernels}};
+
 class ModelFixtureTest : public ::testing::TestWithParam<FixtureModel> {};
 
 // The loss and the gradient of every parameter, in `dtype`.
@@ -206,11 +219,12 @@ struct LossAndGradients {
   std::map<std::string, Elements> gradients;
 };
 
-LossAndGradients ComputeGradients(const FixtureModel& fixture, DType dtype,
+LossAndGradients ComputeGradients(const FixtureModel& fixture,
+                                  const KernelTable& kernels, DType dtype,
                                   bool stacked) {
   const std::map<std::string, Elements> tokens =
       ReadTensors("tokens.safetensors");
-  FixtureRun run(fixture, dtype, stacked);
+  FixtureRun run(fixture, kernels, dtype, stacked);
   const ForwardResult forward =
       run.Emit("eval", {.mode = ForwardMode::kEvaluate,
                         .batch = kBatch,
@@ -259,7 +273,7 @@ TEST_P(ModelFixtureTest, Fp64IsTheTruth) {
   const double norm = expected["gradient"]["norm_fp64"];
   for (const bool stacked : {true, false}) {
     const LossAndGradients ours =
-        ComputeGradients(fixture, DType::kF64, stacked);
+        ComputeGradients(fixture, ReferenceKernels(), DType::kF64, stacked);
     EXPECT_NEAR(ours.loss, loss, fixture.fp64_tolerance * loss);
     for (const auto& [name, gradient] : ours.gradients) {
       EXPECT_LE(Norm(Difference(gradient, truth.at("gradient/" + name))),
@@ -269,6 +283,19 @@ TEST_P(ModelFixtureTest, Fp64IsTheTruth) {
   }
 }
 
+// The largest of the elements that WithoutKeyBias leaves out; 0 without any.
+double KeyBiasMax(const nlohmann::json& expected, const std::string& name,
+                  const Elements& elements) {
+  double largest = 0;
+  for (const nlohmann::json& bias : expected["key_biases"]) {
+    if (bias["name"] != name) continue;
+    for (int64_t i = bias["begin"]; i < bias["end"]; ++i) {
+      largest = std::max(largest, std::abs(elements[i]));
+    }
+  }
+  return largest;
+}
+
 TEST_P(ModelFixtureTest, Fp32IsAsGoodAsTorchs) {
   const FixtureModel& fixture = GetParam();
   const nlohmann::json expected =
@@ -276,19 +303,24 @@ TEST_P(ModelFixtureTest, Fp32IsAsGoodAsTorchs) {
   const nlohmann::json& gradient = expected["gradient"];
   const std::map<std::string, Elements> truth =
       ReadTensors(absl::StrCat(fixture.name, "/expected.safetensors"));
-  const LossAndGradients ours = ComputeGradients(fixture, DType::kF32, true);
-  EXPECT_NEAR(ours.loss, gradient["loss_fp64"].get<double>(), 1e-6);
   const double global = gradient["norm_fp64"];
-  for (const auto& [name, values] : ours.gradients) {
-    const nlohmann::json& torch = gradient["tensors"][name];
-    const Elements a = WithoutKeyBias(expected, name, values);
-    const Elements b =
-        WithoutKeyBias(expected, name, truth.at("gradient/" + name));
-    EXPECT_LE(
-        Norm(Difference(a, b)),
-        3 * torch["fp32"]["error_norm"].get<double>() +
-            1e-6 * std::max(torch["norm_fp64"].get<double>(), 1e-3 * global))
-        << name;
+  for (const Kernels& kernels : kKernels) {
+    const LossAndGradients ours =
+        ComputeGradients(fixture, kernels.table(), DType::kF32, true);
+    EXPECT_NEAR(ours.loss, gradient["loss_fp64"].get<double>(), 1e-6);
+    for (const auto& [name, values] : ours.gradients) {
+      const nlohmann::json& torch = gradient["tensors"][name];
+      const Elements a = WithoutKeyBias(expected, name, values);
+      const Elements b =
+          WithoutKeyBias(expected, name, truth.at("gradient/" + name));
+      EXPECT_LE(
+          Norm(Difference(a, b)),
+          3 * torch["fp32"]["error_norm"].get<double>() +
+              1e-6 * std::max(torch["norm_fp64"].get<double>(), 1e-3 * global))
+          << kernels.name << " " << name;
+      EXPECT_LE(KeyBiasMax(expected, name, values), 1e-7 * global)
+          << kernels.name << " " << name;
+    }
   }
 }
 
@@ -299,49 +331,52 @@ TEST_P(ModelFixtureTest, Bf16RoundsWhereTorchDoes) {
   const nlohmann::json& gradient = expected["gradient"];
   const std::map<std::string, Elements> truth =
       ReadTensors(absl::StrCat(fixture.name, "/expected.safetensors"));
-  const LossAndGradients ours = ComputeGradients(fixture, DType::kBF16, true);
   const double loss = gradient["loss_fp64"];
   const double torch_error =
       std::abs(gradient["loss_bf16"].get<double>() - loss);
-  EXPECT_NEAR(ours.loss, loss, 2 * torch_error + 0.005);
-  for (const auto& [name, values] : ours.gradients) {
-    const nlohmann::json& torch = gradient["tensors"][name];
-    const Elements a = WithoutKeyBias(expected, name, values);
-    const Elements b =
-        WithoutKeyBias(expected, name, truth.at("gradient/" + name));
-    EXPECT_GE(Cosine(a, b), 0.9995) << name;
-    EXPECT_LE(
-        Norm(Difference(a, b)) / Norm(b),
-        std::max(1.5 * torch["bf16"]["relative_error"].get<double>(), 2e-2))
-        << name;
+  for (const Kernels& kernels : kKernels) {
+    const LossAndGradients ours =
+        ComputeGradients(fixture, kernels.table(), DType::kBF16, true);
+    EXPECT_NEAR(ours.loss, loss, 2 * torch_error + 0.005);
+    for (const auto& [name, values] : ours.gradients) {
+      const nlohmann::json& torch = gradient["tensors"][name];
+      const Elements a = WithoutKeyBias(expected, name, values);
+      const Elements b =
+          WithoutKeyBias(expected, name, truth.at("gradient/" + name));
+      EXPECT_GE(Cosine(a, b), 0.9995) << kernels.name << " " << name;
+      EXPECT_LE(
+          Norm(Difference(a, b)) / Norm(b),
+          std::max(1.5 * torch["bf16"]["relative_error"].get<double>(), 2e-2))
+          << kernels.name << " " << name;
+    }
   }
 }
 
-// Ten tokens at once, the others one by one: every step's logits.
-TEST_P(ModelFixtureTest, GenerationGivesTheLogitsOfTheWholeSequence) {
-  const FixtureModel& fixture = GetParam();
+// Ten tokens at once, the others one by one: every step's logits, each within
+// `tolerance` of its row's norm.
+void ExpectGeneratedLogits(const FixtureModel& fixture,
+                           const KernelTable& kernels, DType dtype,
+                           double tolerance) {
   const Elements logits =
       ReadTensors(absl::StrCat(fixture.name, "/expected.safetensors"))
           .at("logits");
   const Elements inputs =
       ReadTensors("tokens.safetensors").at("gradient.inputs");
   constexpr int64_t kPrefill = 10;
-  FixtureRun run(fixture, DType::kF64, true);
-  const ForwardResult prefill =
-      run.Emit("prefill", {.mode = ForwardMode::kGenerate,
-                           .length = kPrefill,
-                           .cache_length = 32,
-                           .input_prefix = "prefill/"});
-  const ForwardResult decode =
-      run.Emit("decode", {.mode = ForwardMode::kGenerate,
-                          .length = 1,
-                          .cache_length = 32,
-                          .input_prefix = "decode/"});
+  FixtureRun run(fixture, kernels, dtype, true);
+  ForwardOptions options = {.mode = ForwardMode::kGenerate,
+                            .length = kPrefill,
+                            .cache_length = 32,
+                            .input_prefix = "prefill/"};
+  const ForwardResult prefill = run.Emit("prefill", options);
+  options.length = 1;
+  options.input_prefix = "decode/";
+  const ForwardResult decode = run.Emit("decode", options);
   const auto expect_row = [&](int64_t row, ValueId value) {
     const Elements expected(logits.begin() + row * kVocab,
                             logits.begin() + (row + 1) * kVocab);
     EXPECT_LE(Norm(Difference(run.Read(value), expected)),
-              fixture.fp64_tolerance * Norm(expected))
+              tolerance * Norm(expected))
         << "row " << row;
   };
   run.WritePosition(0);
@@ -360,6 +395,14 @@ TEST_P(ModelFixtureTest, GenerationGivesTheLogitsOfTheWholeSequence) {
     run.Run("decode");
     expect_row(position, decode.logits);
   }
+}
+
+TEST_P(ModelFixtureTest, GenerationGivesTheLogitsOfTheWholeSequence) {
+  const FixtureModel& fixture = GetParam();
+  ExpectGeneratedLogits(fixture, ReferenceKernels(), DType::kF64,
+                        fixture.fp64_tolerance);
+  ExpectGeneratedLogits(fixture, CpuKernels(), DType::kF32, 1e-5);
+  ExpectGeneratedLogits(fixture, CpuKernels(), DType::kBF16, 3e-2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, ModelFixtureTest,
