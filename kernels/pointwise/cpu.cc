@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/math.h"
+#include "kernels/cpu/vector_math.h"
 #include "kernels/pointwise/pointwise.h"
 
 namespace shardgraph {
@@ -11,11 +11,14 @@ namespace {
 constexpr float kSqrt2OverPi = 0.79788456080286536f;
 constexpr float kCubic = 0.044715f;
 
+// Accurate on both sides: nothing cancels.
+float Sigmoid(float x) { return 1.0f / (1.0f + VectorExp(-x)); }
+
 // Functions of one element; slope(x) is the derivative.
 
 // 1/2 (1 + tanh(u)) = sigmoid(2 u), which loses nothing where tanh is near -1.
 float GeluTanhGate(float x) {
-  return FastSigmoid(2 * kSqrt2OverPi * (x + kCubic * x * x * x));
+  return Sigmoid(2 * kSqrt2OverPi * (x + kCubic * x * x * x));
 }
 struct GeluTanh {
   static float Value(float x) { return x * GeluTanhGate(x); }
@@ -31,14 +34,14 @@ struct GeluErf {
   }
   static float Slope(float x) {
     return 0.5f * std::erfc(x * -0.70710678118654752f) +
-           x * FastExp(-0.5f * x * x) * 0.39894228040143268f;
+           x * VectorExp(-0.5f * x * x) * 0.39894228040143268f;
   }
 };
 
 struct Silu {
-  static float Value(float x) { return x * FastSigmoid(x); }
+  static float Value(float x) { return x * Sigmoid(x); }
   static float Slope(float x) {
-    const float s = FastSigmoid(x);
+    const float s = Sigmoid(x);
     return s + x * s * (1 - s);
   }
 };
