@@ -62,19 +62,24 @@ void ScoreGradient(const AttentionTile& tile, const float* lse,
       std::memset(ds, 0, tile.columns * sizeof(float));
       continue;
     }
+    // Copies, so that stores to p cannot change them.
+    const float scale = tile.scale;
+    const float row_lse = lse[i];
+    const float row_delta = delta[i];
     for (int64_t j = 0; j < tile.columns; ++j) {
       // Also where scale is not positive, -infinity stands for a masked key.
-      const float s = p[j] == kMinusInfinity ? p[j] : tile.scale * p[j];
-      p[j] = VectorExp(s - lse[i]);
+      const float score = scale * p[j];
+      p[j] = VectorExp((p[j] == kMinusInfinity ? kMinusInfinity : score) -
+                       row_lse);
     }
     if (tile.kept == nullptr) {
       for (int64_t j = 0; j < tile.columns; ++j)
-        ds[j] = p[j] * (ds[j] - delta[i]) * tile.scale;
+        ds[j] = p[j] * (ds[j] - row_delta) * scale;
       continue;
     }
     const float* kept = tile.kept + i * kKeyBlock;
     for (int64_t j = 0; j < tile.columns; ++j) {
-      ds[j] = p[j] * (kept[j] * ds[j] - delta[i]) * tile.scale;
+      ds[j] = p[j] * (kept[j] * ds[j] - row_delta) * scale;
       p[j] *= kept[j];
     }
   }

@@ -13,6 +13,9 @@
 namespace shardgraph {
 namespace {
 
+// Work of one task of the softmax.
+constexpr int64_t kLogitsPerTask = 16384;
+
 // Rows of logits at a time.
 int64_t ChunkRows(const Attributes& attributes, const TensorType& x) {
   return std::min(attributes.Int("chunk_rows"), x.dim(0));
@@ -112,7 +115,8 @@ class CrossEntropyHead {
     forward.b = Transposed(AsGemmMatrix(weight_));
     SetGemmResult(logits, &forward);
     RunGemm(forward, pool);
-    pool->ParallelFor(rows, 1, [&](int64_t begin, int64_t end) {
+    const int64_t grain = 1 + kLogitsPerTask / (1 + vocabulary());
+    pool->ParallelFor(rows, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) Row(first + i, i);
     });
     if (!gradient_) return;
