@@ -157,15 +157,16 @@ class CrossEntropyHead {
       return;
     }
     const int32_t target = targets_[n];
-    const float lse = log_sum_exp(row, bf16, vocabulary());
+    const LogSum sum = log_sum_exp(row, bf16, vocabulary());
     const float logit =
         bf16 ? static_cast<float>(static_cast<BFloat16*>(row)[target])
              : static_cast<float*>(row)[target];
-    losses_[i] = lse - logit;
+    const float log_probability = logit - sum.max - sum.log_sum;
+    losses_[i] = -log_probability;
     if (!gradient_) return;
     const float scale = static_cast<float>(*loss_scale_ / *nominal_tokens_);
-    scaled_softmax(row, bf16, vocabulary(), lse, scale);
-    const float at_target = std::expm1(logit - lse) * scale;
+    scaled_softmax(row, bf16, vocabulary(), sum, scale);
+    const float at_target = std::expm1(log_probability) * scale;
     if (bf16) {
       static_cast<BFloat16*>(row)[target] = BFloat16(at_target);
     } else {

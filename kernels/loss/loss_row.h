@@ -9,11 +9,17 @@
 
 namespace shardgraph {
 
-// log of the sum of exp(logits); -infinity when n is 0.
-using LogSumExpFunction = float(const void* logits, bool bf16, int64_t n);
-// logits = exp(logits - lse) * scale, rounded.
+// The log of the sum of exp(logits) is max + log_sum. Kept apart: one FP32
+// number would lose the digits of log_sum that a large max takes up.
+struct LogSum {
+  float max = 0;      // the largest logit
+  float log_sum = 0;  // log of the sum of exp(logits - max)
+};
+
+using LogSumExpFunction = LogSum(const void* logits, bool bf16, int64_t n);
+// logits = exp(logits - max - log_sum) * scale, rounded.
 using ScaledSoftmaxFunction = void(void* logits, bool bf16, int64_t n,
-                                   float lse, float scale);
+                                   LogSum sum, float scale);
 
 namespace baseline {
 LogSumExpFunction LogSumExp;
