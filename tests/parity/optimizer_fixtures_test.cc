@@ -1,0 +1,186 @@
+// The update chain of a training step against PyTorch: sum of squares, norm and
+// clipping, AdamW, advance of the state, on sharded flat parameters
+// (tests/fixtures/README.md).
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "kernels/op_table.h"
+#include "kernels/optimizer/optimizer.h"
+#include "kernels/testing/conformance.h"
+#include "tests/harness/torch_fixture.h"
+
+namespace shardgraph {
+namespace {
+
+using Kernels = absl::Span<const KernelDef>;
+
+OpCase Case(absl::string_view op, Attributes attributes,
+            std::vector<OperandCase> operands) {
+  OpCase op_case;
+  op_case.op = FindOp(op);
+  op_case.attributes = std::move(attributes);
+  op_case.operands = std::move(operands);
+  return op_case;
+}
+
+// The three parameters as one flat parameter over three ranks, with padding in
+// front of each; the update chain of a training step.
+class OptimizerRun {
+ public:
+  static constexpr int kRanks = 3;
+  static constexpr int64_t kShard = 30;
+  struct Parameter {
+    const char* name;
+    int64_t begin, size;
+    int group;
+  };
+  static constexpr Parameter kParameters[] = {
+      {"matrix", 1, 35, 0}, {"cube", 38, 24, 0}, {"vector", 70, 13, 1}};
+
+  OptimizerRun(const TorchFixture& fixture, const std::string& run,
+               Kernels kernels)
+      : fixture_(fixture), run_(run), kernels_(kernels) {
+    const nlohmann::json& json = fixture.json();
+    for (int g = 0; g < 2; ++g) {
+      const std::string suffix = absl::StrCat("_", g);
+      attributes_.SetDouble("beta1" + suffix, json["beta1"])
+          .SetDouble("beta2" + suffix, json["beta2"])
+          .SetDouble("epsilon" + suffix, json["eps"])
+          .SetDouble("weight_decay" + suffix,
+                     g == 0 ? double{json["weight_decay"]} : 0.0);
+    }
+    std::vector<int64_t> segments;
+    for (const Parameter& p : kParameters)
+      segments.insert(segments.end(), {p.begin, p.begin + p.size, p.group});
+    attributes_.SetInts("segments", segments);
+    if (run == "clipped") attributes_.SetDouble("max_norm", json["clip_norm"]);
+    for (const Parameter& p : kParameters)
+      Place(p, Row(absl::StrCat(run, "/param/", p.name), 0), &master_);
+  }
+
+  void Step(int step) {
+    Values gradient(kRanks * kShard, std::nan(""));
+    for (const Parameter& p : kParameters)
+      Place(p, Row(absl::StrCat("grad/", p.name), step), &gradient);
+    Values sums;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      OpCase sum = Case("sum_of_squares", attributes_, {Shard(gradient, rank)});
+      SetRank(&sum, rank);
+      sums.push_back(Evaluate(sum, kernels_, false)[0][0]);
+    }
+    const auto finish =
+        Evaluate(Case("finish_gradients", attributes_,
+                      {OperandCase(TensorType(DType::kF64, {kRanks}), sums),
+                       Scalar(DType::kF64, 5), Scalar(DType::kF64, 5),
+                       Scalar(DType::kF32, 1)}),
+                 kernels_, false);
+    const double wanted = fixture_.json()["grad_norms_fp64"][step];
+    EXPECT_NEAR(finish[0][0], wanted, 1e-6 * wanted);
+
+    const Values rates(8, fixture_.json()["learning_rate"]);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      OpCase adamw =
+          Case("adamw", attributes_,
+               {Shard(master_, rank), Shard(gradient, rank),
+                Shard(exp_avg_, rank), Shard(exp_avg_sq_, rank),
+                OperandCase(TensorType(DType::kF32, {8}), rates),
+                OperandCase(TensorType(DType::kF64, {8}), beta1_power_),
+                OperandCase(TensorType(DType::kF64, {8}), beta2_power_),
+                Scalar(DType::kF64, finish[1][0]),
+                Scalar(DType::kI32, finish[2][0])});
+      SetRank(&adamw, rank);
+      const auto updated = Evaluate(adamw, kernels_, false);
+      Values* const states[] = {&master_, &exp_avg_, &exp_avg_sq_};
+      for (int i = 0; i < 3; ++i)
+        std::copy(updated[i].begin(), updated[i].end(),
+                  states[i]->begin() + rank * kShard);
+    }
+    const auto state =
+        Evaluate(Case("advance_state", attributes_,
+                      {Scalar(DType::kI64, step),
+                       OperandCase(TensorType(DType::kF64, {8}), beta1_power_),
+                       OperandCase(TensorType(DType::kF64, {8}), beta2_power_),
+                       Scalar(DType::kI32, finish[2][0])}),
+                 kernels_, false);
+    beta1_power_ = state[1];
+    beta2_power_ = state[2];
+  }
+
+  void CheckEnd(int steps) const {
+    for (const Parameter& p : kParameters) {
+      SCOPED_TRACE(p.name);
+      const std::string param = absl::StrCat(run_, "/param/", p.name);
+      Check(Take(p, master_), Row(param, steps), Row(param + "_f32", steps),
+            Distance(Row(param, steps), Row(param, 0)));
+      for (const auto& [moment, state] :
+           {std::make_pair("exp_avg", &exp_avg_),
+            std::make_pair("exp_avg_sq", &exp_avg_sq_)}) {
+        const std::string name = absl::StrCat(run_, "/", moment, "/", p.name);
+        const Values truth = fixture_.Get(name);
+        Check(Take(p, *state), truth, fixture_.Get(name + "_f32"), Norm(truth));
+      }
+    }
+  }
+
+ private:
+  static void Check(const Values& ours, const Values& truth,
+                    const Values& torch, double size) {
+    EXPECT_LE(Distance(ours, truth), 3 * Distance(torch, truth) + 1e-6 * size);
+  }
+  static OperandCase Scalar(DType dtype, double value) {
+    return OperandCase(TensorType(dtype, {}), Values{value});
+  }
+  static OperandCase Shard(const Values& full, int rank) {
+    return OperandCase(TensorType(DType::kF32, {kShard}),
+                       Values(full.begin() + rank * kShard,
+                              full.begin() + (rank + 1) * kShard));
+  }
+  static void SetRank(OpCase* op_case, int rank) {
+    op_case->rank = rank;
+    op_case->group_size = kRanks;
+  }
+  static void Place(const Parameter& p, const Values& values, Values* full) {
+    std::copy(values.begin(), values.end(), full->begin() + p.begin);
+  }
+  static Values Take(const Parameter& p, const Values& full) {
+    return Values(full.begin() + p.begin, full.begin() + p.begin + p.size);
+  }
+  // Row `index` of the first dimension.
+  Values Row(const std::string& name, int index) const {
+    const Values all = fixture_.Get(name);
+    const int64_t size = all.size() / fixture_.Shape(name)[0];
+    return Values(all.begin() + index * size, all.begin() + (index + 1) * size);
+  }
+
+  const TorchFixture& fixture_;
+  const std::string run_;
+  const Kernels kernels_;
+  Attributes attributes_;
+  Values master_ = Values(kRanks * kShard, std::nan(""));
+  Values exp_avg_ = Values(kRanks * kShard);
+  Values exp_avg_sq_ = Values(kRanks * kShard);
+  Values beta1_power_ = Values(8, 1.0);
+  Values beta2_power_ = Values(8, 1.0);
+};
+
+TEST(OptimizerFixtures, AdamWAndClipping) {
+  const TorchFixture fixture("tests/fixtures/optimizer");
+  const int steps = fixture.json()["steps"];
+  for (const Kernels kernels :
+       {OptimizerReferenceKernels(), OptimizerCpuKernels()}) {
+    for (const std::string run : {"plain", "clipped"}) {
+      SCOPED_TRACE(run);
+      OptimizerRun optimizer(fixture, run, kernels);
+      for (int step = 0; step < steps; ++step) optimizer.Step(step);
+      optimizer.CheckEnd(steps);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardgraph
