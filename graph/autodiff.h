@@ -35,7 +35,9 @@ struct GradientLeaf {
 
 // A value whose gradient has a dtype or memory kind of its own, and parts that
 // must not stay without a contribution: a gathered flat parameter. Bytes
-// outside `required` are padding: never written.
+// outside `required` are padding: never written. An empty `required` means all
+// of the value, under the name of its buffer. May be a leaf at the same time
+// (nothing is gathered in a group of one).
 struct GradientBase {
   struct Range {
     std::string name;    // parameter name, for the error
@@ -66,7 +68,12 @@ struct DifferentiateOptions {
 
 // Differentiates the nodes that the builder's current phase holds so far. Loss
 // ops (cross_entropy_head) are where backward starts: their forward nodes are
-// replaced by those that compute loss and gradient at once.
+// replaced by those that compute loss and gradient at once; results of the old
+// node keep their place, readers and names are redirected.
+//
+// Unimplemented, naming the node: an op without a rule or an update in place
+// between a leaf and the loss, more than one loss, a loss that is not the last
+// node to differentiate. FailedPrecondition: no loss, an unused parameter.
 absl::Status Differentiate(GraphBuilder& builder,
                            const DifferentiateOptions& options);
 

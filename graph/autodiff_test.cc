@@ -187,6 +187,36 @@ TEST(AutodiffTest, SharedGradientsAreNotOverwritten) {
   EXPECT_EQ(check.gradient("y"), RandomElements(12, 99));
 }
 
+// A leaf's gradient stays what its consumer was given, though what comes before
+// the leaf goes on with the same value.
+TEST(AutodiffTest, GradientOfALeafInTheMiddleStays) {
+  std::vector<std::string> seen;
+  for (const bool further : {false, true}) {
+    Graph graph;
+    GraphBuilder b(&graph);
+    b.SetPhase("micro");
+    const TensorType type(DType::kF64, {2, 4});
+    const ValueId p = b.Input("p", type), seed = b.Input("seed", type);
+    const ValueId w = b.Input("w", TensorType(DType::kF64, {4}));
+    const ValueId a = b.Emit1("gelu", {p});
+    const ValueId n = b.Emit("rms_norm", {a, w}, Epsilon())[0];
+    const ValueId v = b.Emit1("add", {a, n});
+    ValueId gradient = kNone;
+    DifferentiateOptions options;
+    options.leaves = {{v, [&](ValueId g) { gradient = g; }}};
+    if (further) options.leaves.push_back({p, [](ValueId) {}});
+    options.seeds = {{b.Emit1("gelu", {v}), seed}};
+    ASSERT_TRUE(Differentiate(b, options).ok());
+    Interpreter interpreter(graph);
+    interpreter.Write(p, RandomElements(8, 1));
+    interpreter.Write(seed, RandomElements(8, 2));
+    interpreter.Write(w, RandomElements(4, 3));
+    ASSERT_TRUE(interpreter.Run("micro").ok());
+    seen.push_back(interpreter.Bytes(gradient));
+  }
+  EXPECT_EQ(seen[0], seen[1]);
+}
+
 // --- Views ------------------------------------------------------------------
 
 TEST(AutodiffTest, OverlappingViewsAddUp) {

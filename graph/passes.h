@@ -21,7 +21,8 @@ namespace shardgraph {
 // that needs anything of that unit, once per unit, and redirects all backward
 // readers. Producers' operands that are marked too are rerun as well. Clones
 // get Direction::kRecompute and keep scope, unit and attributes (dropout is
-// keyed, so it repeats).
+// keyed, so it repeats). FailedPrecondition when a node that would have to run
+// again updates in place, or when what it reads has been overwritten.
 absl::Status Rematerialize(Graph& graph, PhaseId phase);
 
 // Lower (lower.cc): drops nodes whose results nobody reads and that write
