@@ -199,7 +199,8 @@ TEST(AutodiffTest, GradientOfALeafInTheMiddleStays) {
     const ValueId p = b.Input("p", type), seed = b.Input("seed", type);
     const ValueId w = b.Input("w", TensorType(DType::kF64, {4}));
     const ValueId a = b.Emit1("gelu", {p});
-    const ValueId n = b.Emit("rms_norm", {a, w}, Epsilon())[0];
+    const ValueId n =
+        b.Emit1("gelu", {b.Emit("rms_norm", {a, w}, Epsilon())[0]});
     const ValueId v = b.Emit1("add", {a, n});
     ValueId gradient = kNone;
     DifferentiateOptions options;
