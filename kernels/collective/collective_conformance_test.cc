@@ -578,6 +578,9 @@ TEST_P(CollectiveTest, AbortWakesItself) {
 // Ranks that read each other's calls can tell who called what.
 TEST_P(CollectiveTest, DisagreementIsNamed) {
   const int size = GetParam().size;
+  if (GetParam().transport == TestTransport::kGloo) {
+    GTEST_SKIP() << "shows as a late rank";
+  }
   if (size == 1) GTEST_SKIP() << "needs peers";
   const auto results = Run([&](TestRank& rank) -> absl::StatusOr<std::string> {
     Lane lane;
@@ -600,9 +603,11 @@ TEST_P(CollectiveTest, DisagreementIsNamed) {
 std::vector<Param> AllParams() {
   std::vector<Param> params;
   for (const TestTransport transport :
-       {TestTransport::kLoopback, TestTransport::kSharedMemory}) {
+       {TestTransport::kLoopback, TestTransport::kSharedMemory,
+        TestTransport::kGloo}) {
     for (const int size : {1, 2, 3, 4}) params.push_back({transport, size});
   }
+  params.push_back({TestTransport::kAutomatic, 3});
   return params;
 }
 

@@ -109,12 +109,19 @@ absl::Status TcpStore::Set(absl::string_view key, absl::string_view value) {
 
 absl::Status TcpStore::WaitOn(int fd, absl::Span<const std::string> keys,
                               absl::Duration timeout) {
-  std::string request = Request(StoreRequest::kWait);
+  // First a check: what is there already does not depend on the deadline.
+  std::string request = Request(StoreRequest::kCheck);
   AppendList(&request, keys);
-  const absl::Time deadline = absl::Now() + timeout;
-  absl::Status status = SendAll(fd, request, absl::Now() + options_.timeout);
-  uint8_t answer = 0;
-  if (status.ok()) status = ReceiveAll(fd, &answer, 1, deadline);
+  const absl::Time answer_deadline = absl::Now() + options_.timeout;
+  uint8_t missing = 0;
+  absl::Status status = SendAll(fd, request, answer_deadline);
+  if (status.ok()) status = ReceiveAll(fd, &missing, 1, answer_deadline);
+  if (status.ok() && missing != 0) {
+    const absl::Time deadline = absl::Now() + timeout;
+    request[0] = static_cast<char>(StoreRequest::kWait);
+    status = SendAll(fd, request, answer_deadline);
+    if (status.ok()) status = ReceiveAll(fd, &missing, 1, deadline);
+  }
   if (status.code() == absl::StatusCode::kDeadlineExceeded) {
     status = absl::DeadlineExceededError(
         absl::StrCat("not set within ", absl::FormatDuration(timeout)));

@@ -21,6 +21,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr absl::Duration kLong = absl::Seconds(60);
+constexpr absl::Duration kNone = absl::ZeroDuration();
 constexpr absl::Duration kShort = absl::Milliseconds(1);
 
 std::unique_ptr<StoreServer> StartServer(
@@ -72,17 +73,17 @@ TEST(TcpStoreTest, SetGetAddCheckDelete) {
   const auto server = StartServer("secret");
   const auto store = *Client(*server, "secret");
   ASSERT_TRUE(store->Set("a", std::string("x\0y", 3)).ok());
-  EXPECT_EQ(*store->Get("a", kShort), std::string("x\0y", 3));
+  EXPECT_EQ(*store->Get("a", kNone), std::string("x\0y", 3));
   EXPECT_EQ(*store->Add("n", 5), 5);
   EXPECT_EQ(*store->Add("n", -7), -2);
-  EXPECT_EQ(*store->Get("n", kShort), "-2");
+  EXPECT_EQ(*store->Get("n", kNone), "-2");
   EXPECT_TRUE(*store->Check({"a", "n"}));
   EXPECT_FALSE(*store->Check({"a", "b"}));
-  EXPECT_TRUE(store->Wait({"a", "n"}, kShort).ok());
+  EXPECT_TRUE(store->Wait({"a", "n"}, kNone).ok());
   EXPECT_TRUE(*store->Delete("a"));
   EXPECT_FALSE(*store->Delete("a"));
   ASSERT_TRUE(store->Set("empty", "").ok());
-  EXPECT_EQ(*store->Get("empty", kShort), "");
+  EXPECT_EQ(*store->Get("empty", kNone), "");
   const std::string large(3000001, 'z');
   ASSERT_TRUE(store->Set("large", large).ok());
   EXPECT_EQ(*store->Get("large", kLong), large);
@@ -120,7 +121,7 @@ TEST(TcpStoreTest, DeadlineNamesServerSelfAndKey) {
                       HasSubstr("1ms")));
   }
   ASSERT_TRUE(store->Set("a", "b").ok());
-  EXPECT_EQ(*store->Get("a", kShort), "b");
+  EXPECT_EQ(*store->Get("a", kNone), "b");
 }
 
 TEST(TcpStoreTest, WrongTokenIsRefusedAndDisturbsNobody) {
@@ -147,7 +148,7 @@ TEST(TcpStoreTest, WrongTokenIsRefusedAndDisturbsNobody) {
     client.Send(bytes);
     EXPECT_TRUE(client.IsClosed());
   }
-  EXPECT_EQ(*store->Get("a", kShort), "b");
+  EXPECT_EQ(*store->Get("a", kNone), "b");
 }
 
 TEST(TcpStoreTest, SilentStrangersAreDropped) {

@@ -15,6 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/collective/factory.h"
+#include "kernels/collective/gloo.h"
 #include "kernels/collective/loopback.h"
 #include "kernels/collective/shared_memory.h"
 #include "kernels/collective/store_server.h"
@@ -124,8 +126,20 @@ class ProcessRank final : public TestRank {
 
 absl::StatusOr<std::unique_ptr<CommunicatorFactory>> MakeFactory(
     TestTransport transport, Store& store, int rank, int size) {
-  return MakeSharedMemoryFactory(
-      store, {.rank = rank, .size = size, .timeout = kRendezvous});
+  switch (transport) {
+    case TestTransport::kLoopback:
+      break;
+    case TestTransport::kSharedMemory:
+      return MakeSharedMemoryFactory(
+          store, {.rank = rank, .size = size, .timeout = kRendezvous});
+    case TestTransport::kGloo:
+      return MakeGlooFactory(
+          store, {.rank = rank, .size = size, .timeout = kRendezvous});
+    case TestTransport::kAutomatic:
+      return MakeCpuCommunicatorFactory(
+          store, {.rank = rank, .size = size, .timeout = kRendezvous});
+  }
+  return absl::InvalidArgumentError("no transport between processes");
 }
 
 RankResult RunProcess(TestTransport transport, int r, int size, int port,
@@ -236,6 +250,10 @@ absl::string_view TestTransportName(TestTransport transport) {
       return "Loopback";
     case TestTransport::kSharedMemory:
       return "SharedMemory";
+    case TestTransport::kGloo:
+      return "Gloo";
+    case TestTransport::kAutomatic:
+      return "Automatic";
   }
   return "";
 }

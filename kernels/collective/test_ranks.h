@@ -16,7 +16,7 @@
 namespace shardgraph {
 
 // Threads of this process, or processes of their own.
-enum class TestTransport { kLoopback, kSharedMemory };
+enum class TestTransport { kLoopback, kSharedMemory, kGloo, kAutomatic };
 
 absl::string_view TestTransportName(TestTransport transport);
 
