@@ -322,6 +322,8 @@ TEST(AutodiffTest, PartlyUsedParameterGetsZerosElsewhere) {
   });
   EXPECT_EQ(check.gradient("table")[0], 0);
   EXPECT_EQ(check.gradient("table")[14], 0);
+  // The rows before and after: nothing is written twice.
+  EXPECT_EQ(check.Count("fill"), 2);
 }
 
 TEST_F(UnusedTest, WholeUnitUnused) {

@@ -20,6 +20,21 @@ bool Intersects(const Region& region, int64_t begin, int64_t end) {
   return region.offset < end && begin < region.end();
 }
 
+// What contiguous `parts` leave of [begin, end).
+std::vector<Region> Holes(std::vector<Region> parts, int64_t begin,
+                          int64_t end) {
+  std::sort(parts.begin(), parts.end(), [](const Region& a, const Region& b) {
+    return a.offset < b.offset;
+  });
+  std::vector<Region> holes;
+  for (const Region& part : parts) {
+    if (part.offset > begin) holes.push_back(Region::Range(begin, part.offset));
+    begin = std::max(begin, part.end());
+  }
+  if (begin < end) holes.push_back(Region::Range(begin, end));
+  return holes;
+}
+
 }  // namespace
 
 GradientSlots::GradientSlots(GraphBuilder& builder, bool zero_unused)
@@ -124,12 +139,29 @@ void GradientSlots::Plan() {
     }
     for (Range& range : slot.ranges) {
       std::vector<Region> parts;
+      bool contiguous = true;
       for (const Use& use : slot.uses) {
         if (!Intersects(use.region, range.begin, range.end)) continue;
         parts.push_back(use.region);
+        contiguous &= use.region.contiguous();
         range.prefill |= use.overlaps;
       }
-      range.prefill |= !parts.empty() && !Covers(parts, range.begin, range.end);
+      if (parts.empty() || Covers(parts, range.begin, range.end)) continue;
+      range.prefill |= !contiguous;
+      range.holes = Holes(std::move(parts), range.begin, range.end);
+    }
+    // A use accumulates everywhere or nowhere.
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (Range& range : slot.ranges) {
+        for (Use& use : slot.uses) {
+          if (range.prefill == use.onto_zero ||
+              !Intersects(use.region, range.begin, range.end)) {
+            continue;
+          }
+          range.prefill = use.onto_zero = changed = true;
+        }
+      }
     }
   }
 }
@@ -215,9 +247,13 @@ void GradientSlots::Allocate(Slot& slot) {
   slot.adopted = false;
   if (!first) return;  // moved: the caller writes all of it
   for (Range& range : slot.ranges) {
-    if (!range.prefill) continue;
-    Fill(slot, range.begin, {range.end - range.begin}, {1});
-    range.filled = true;
+    if (range.prefill) {
+      Fill(slot, range.begin, {range.end - range.begin}, {1});
+      range.filled = true;
+    } else {
+      for (const Region& hole : range.holes)
+        Fill(slot, hole.offset, {hole.elements}, {1});
+    }
   }
 }
 
@@ -257,7 +293,7 @@ void GradientSlots::Contribute(ValueId target, ValueId gradient) {
   SG_CHECK(type.shape == builder_.type(target).shape)
       << "a gradient " << type.ToString() << " for "
       << builder_.type(target).ToString();
-  const bool first = !use.contributed && !use.overlaps;
+  const bool first = !use.contributed && !use.onto_zero;
   use.contributed = true;
   if (first && MayAdopt(slot, use) && type.contiguous() &&
       (type.dtype == slot.dtype || AnyDType(slot))) {
@@ -344,7 +380,7 @@ absl::InlinedVector<ValueId, 4> GradientSlots::Emit(
     Landing& landing = landings[r];
     if (!writes) {
       landing.how = How::kDetached;
-    } else if (!use.contributed && !use.overlaps) {
+    } else if (!use.contributed && !use.onto_zero) {
       landing.how = How::kWrite;
       if (slot.buffer == kNone) Allocate(slot);
       placements[r] = PlaceIn(slot, target);

@@ -7,9 +7,9 @@
 //   one is taken as it is (no copy). It is shared until every slot that holds
 //   it is done; only then is it accumulated into in place.
 // - Several views, all apart: each is written straight into its view of one
-//   gradient buffer; what no use covers is filled with zero first.
-// - Views that overlap: their ranges are filled with zero first and every
-//   contribution accumulates.
+//   gradient buffer; ranges that no use covers are filled with zero.
+// - Views that overlap, or that leave out more than ranges: everything is
+//   filled with zero first and every contribution accumulates.
 //
 // Accumulation in place makes a new version of the bytes. That is safe because
 // a slot holds its buffer until its producers are differentiated, and nothing
@@ -72,7 +72,8 @@ class GradientSlots {
   // A view through which contributions arrive.
   struct Use {
     Region region;
-    bool overlaps = false;  // some other use
+    bool overlaps = false;   // some other use
+    bool onto_zero = false;  // every contribution accumulates
     bool contributed = false;
     ValueId value = kNone;  // what its bytes are, unless they overlap
   };
@@ -81,7 +82,8 @@ class GradientSlots {
     std::string name;
     int64_t begin = 0;
     int64_t end = 0;
-    bool prefill = false;  // zero before the first contribution
+    bool prefill = false;       // zero before the first contribution
+    std::vector<Region> holes;  // to be zero, else: what no use covers
     bool filled = false;
   };
   struct Slot {
