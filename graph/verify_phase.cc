@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "graph/byte_map.h"
+#include "graph/region.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
@@ -41,31 +42,16 @@ bool PassesPadding(const OpDef& op) {
          op.name == "all_to_all" || op.name == "accumulate";
 }
 
-// Whether two values written over the same bytes of one buffer have an element
-// in common, as far as that can be told: views of rows of equal length are told
-// apart by their columns, other strided ones are given the benefit of the
-// doubt.
-bool Overlap(const Value& a, const Value& b) {
-  if (a.type.contiguous() && b.type.contiguous()) return true;
-  const auto columns = [](const Value& value, int64_t* row, int64_t* begin,
-                          int64_t* end) {
-    // The first stride is the row; the dimensions below lie within it.
-    const int64_t size = SizeOf(value.type.dtype);
-    int64_t extent = 1;
-    for (int i = 1; i < value.type.rank(); ++i)
-      extent += (value.type.shape[i] - 1) * value.type.strides[i];
-    *row = value.type.rank() < 2 ? 0 : value.type.strides[0] * size;
-    if (*row <= 0 || extent * size > *row) return false;
-    *begin = value.offset % *row;
-    *end = *begin + extent * size;
-    return *end <= *row;
-  };
-  int64_t row_a, begin_a, end_a, row_b, begin_b, end_b;
-  if (!columns(a, &row_a, &begin_a, &end_a) ||
-      !columns(b, &row_b, &begin_b, &end_b) || row_a != row_b) {
-    return false;
+// Whether two values in one buffer may have an element in common: not when that
+// is disproved.
+bool MayOverlap(const Value& a, const Value& b) {
+  const int64_t size = SizeOf(a.type.dtype);
+  if (SizeOf(b.type.dtype) != size || a.offset % size != 0 ||
+      b.offset % size != 0) {
+    return true;
   }
-  return begin_a < end_b && begin_b < end_a;
+  return !Disjoint(Region(a.offset / size, a.type),
+                   Region(b.offset / size, b.type));
 }
 
 class PhaseVerifier {
@@ -290,7 +276,7 @@ class PhaseVerifier {
           }
           for (ValueId lost : state.unread) {
             if (!status.ok() || value == kNone) break;
-            if (Overlap(graph_.values[lost], graph_.values[value]) &&
+            if (MayOverlap(graph_.values[lost], graph_.values[value]) &&
                 state.writer != position_) {
               status = Error(absl::StrCat(
                   "overwrites ", Bytes(buffer, from, to), ", which ",
