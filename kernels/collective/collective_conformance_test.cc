@@ -254,6 +254,10 @@ TEST_P(CollectiveTest, TableFromHeap) {
   RunOk(TableBody(Memory::kHeap, true, false));
 }
 TEST_P(CollectiveTest, TableFromWindow) {
+  if (GetParam().transport == TestTransport::kLoopback ||
+      GetParam().transport == TestTransport::kGloo) {
+    GTEST_SKIP() << "has no window";
+  }
   RunOk(TableBody(Memory::kWindow, true, false));
 }
 TEST_P(CollectiveTest, TableFromBothWithPool) {
@@ -277,7 +281,7 @@ TEST_P(CollectiveTest, ManySmallOnes) {
     SG_ASSIGN_OR_RETURN(auto comm,
                         factory.Create("world", AllRanks(factory.size()), 0));
     const int64_t size = comm->size();
-    for (int64_t step = 0; step < 1000; ++step) {
+    for (int64_t step = 0; step < 300; ++step) {
       int64_t value = step * comm->rank();
       SG_RETURN_IF_ERROR(
           comm->AllReduce(&value, 1, DType::kI64, ReduceOp::kSum, lane));
