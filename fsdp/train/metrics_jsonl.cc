@@ -1,0 +1,80 @@
+#include "fsdp/train/metrics_jsonl.h"
+
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "fsdp/checkpoint/durable_file.h"
+#include "kernels/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace shardgraph {
+namespace {
+
+// The shortest text that reads as the same number.
+std::string Number(double value) {
+  if (!std::isfinite(value)) return "null";
+  char text[32];
+  const std::to_chars_result end =
+      std::to_chars(text, text + sizeof(text), value);
+  return std::string(text, end.ptr);
+}
+
+// Lines of steps up to `steps_done`.
+std::string Kept(absl::string_view text, int64_t steps_done) {
+  std::string kept;
+  while (true) {
+    const size_t end = text.find('\n');
+    if (end == absl::string_view::npos) return kept;
+    const absl::string_view line = text.substr(0, end);
+    const nlohmann::json json = nlohmann::json::parse(
+        line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+    if (json.is_object() && json.contains("step") &&
+        json["step"].is_number_integer() &&
+        json["step"].get<int64_t>() <= steps_done) {
+      absl::StrAppend(&kept, line, "\n");
+    }
+    text.remove_prefix(end + 1);
+  }
+}
+
+}  // namespace
+
+MetricsJsonl::MetricsJsonl(std::unique_ptr<AppendFile> file)
+    : file_(std::move(file)) {}
+
+absl::StatusOr<std::unique_ptr<MetricsJsonl>> MetricsJsonl::Open(
+    const std::string& path, int64_t steps_done) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    SG_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
+    const std::string kept = Kept(text, steps_done);
+    if (kept.size() != text.size())
+      SG_RETURN_IF_ERROR(WriteDurableFile(path, kept));
+  }
+  SG_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file, AppendFile::Open(path));
+  return std::unique_ptr<MetricsJsonl>(new MetricsJsonl(std::move(file)));
+}
+
+absl::Status MetricsJsonl::Write(const StepMetrics& metrics) {
+  return file_->Append(absl::StrCat(
+      "{\"step\": ", metrics.step, ", \"loss\": ", Number(metrics.loss),
+      ", \"learning_rate\": ", Number(metrics.learning_rate),
+      ", \"grad_norm\": ", Number(metrics.gradient_norm),
+      ", \"tokens\": ", metrics.tokens,
+      ", \"tokens_per_second\": ", Number(metrics.tokens_per_second),
+      ", \"step_seconds\": ", Number(metrics.step_seconds),
+      ", \"mfu\": ", Number(metrics.mfu), "}\n"));
+}
+
+absl::Status MetricsJsonl::Write(const EvaluationMetrics& metrics) {
+  return file_->Append(absl::StrCat(
+      "{\"step\": ", metrics.step, ", \"eval_loss\": ", Number(metrics.loss),
+      ", \"eval_tokens\": ", metrics.tokens, "}\n"));
+}
+
+}  // namespace shardgraph
