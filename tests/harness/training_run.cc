@@ -163,10 +163,13 @@ class Rank {
         options_.sequences(sequence, tokens, targets);
         continue;
       }
+      // Counting in steps of 1 to 3 from anywhere: soon learned.
       const RandomKey key = MakeRandomKey(config_.run().seed(),
                                           HashName("test tokens"), sequence);
+      const int64_t first = RandomWord(key, 0),
+                    stride = 1 + RandomWord(key, 1) % 3;
       const auto token = [&](int64_t t) {
-        return static_cast<int32_t>(RandomWord(key, t) %
+        return static_cast<int32_t>((first + t * stride) %
                                     plan_.model->vocab_size());
       };
       for (int64_t t = 0; t < length; ++t) {

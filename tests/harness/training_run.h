@@ -25,7 +25,7 @@ struct TrainingRunOptions {
   const KernelTable* kernels = nullptr;  // null: those of the CPU backend
   TargetSpec target;                     // lanes 0: two
   // Sequence g of the run: fills `tokens` and `targets` of sequence_length
-  // each. Null: random tokens, a third of the sequences with some targets
+  // each. Null: counting tokens, a third of the sequences with some targets
   // masked.
   std::function<void(int64_t sequence, absl::Span<int32_t> tokens,
                      absl::Span<int32_t> targets)>

@@ -31,11 +31,12 @@ TrainConfig Config(const std::string& model, int64_t micro_batch_size,
 
 constexpr char kGpt2[] =
     R"(gpt2 { vocab_size: 131 n_positions: 16 n_embd: 36 n_layer: 5 n_head: 3 resid_pdrop: 0.1
-                                   embd_pdrop: 0.1 attn_pdrop: 0.1 })";
+                                   embd_pdrop: 0.1 attn_pdrop: 0.1
+                                   initializer_range: 0.15 })";
 constexpr char kLlama[] =
     R"(llama { vocab_size: 131 hidden_size: 36 intermediate_size: 50 num_hidden_layers: 5
                                      num_attention_heads: 6 num_key_value_heads: 2 max_position_embeddings: 16
-                                     attention_dropout: 0.1 })";
+                                     attention_dropout: 0.1 initializer_range: 0.15 })";
 
 void ExpectSame(const TrainingRunResult& run, const TrainingRunResult& one) {
   ASSERT_EQ(run.losses.size(), one.losses.size());
