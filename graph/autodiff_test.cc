@@ -9,6 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "graph/builder.h"
+#include "graph/passes.h"
+#include "graph/test_graph.h"
 #include "graph/testing/gradient_check.h"
 #include "graph/testing/interpreter.h"
 #include "gtest/gtest.h"
@@ -515,6 +517,11 @@ TEST(AutodiffTest, RandomGraphsMatchFiniteDifferences) {
           return b.Emit1("add", {sum, sum});
         },
         1e-5);
+    // No contribution is lost or read before it is there, whatever the values.
+    Graph graph = check.graph();
+    ASSERT_TRUE(Lower(graph, TargetSpec(), nullptr).ok());
+    const absl::Status verified = Verify(MakePlan(graph, 1));
+    EXPECT_TRUE(verified.ok()) << verified;
   }
 }
 

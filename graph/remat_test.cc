@@ -8,6 +8,7 @@
 #include "graph/autodiff.h"
 #include "graph/builder.h"
 #include "graph/passes.h"
+#include "graph/test_graph.h"
 #include "graph/testing/gradient_check.h"
 #include "graph/testing/interpreter.h"
 #include "gtest/gtest.h"
@@ -111,8 +112,8 @@ struct Network {
     }
     b.SetRematerialize(false);
     b.SetUnit(kNone);
-    b.Emit1("cross_entropy_head", {x, head, targets},
-            Attributes().SetInt("chunk_rows", 3));
+    graph.outputs["stats"] = b.Emit1("cross_entropy_head", {x, head, targets},
+                                     Attributes().SetInt("chunk_rows", 3));
     EXPECT_TRUE(Differentiate(b, options).ok());
     const absl::Status status = Rematerialize(graph, 0);
     EXPECT_TRUE(status.ok()) << status;
@@ -176,6 +177,19 @@ TEST(RematTest, NothingMarkedNothingDone) {
   const Network network({});
   for (const Node* node : network.Nodes())
     EXPECT_NE(node->direction, Direction::kRecompute);
+}
+
+TEST(RematTest, PlansAreVerified) {
+  for (const bool inputs_too : {false, true}) {
+    Network network({true, true, inputs_too});
+    for (ValueId g : network.gradients)
+      network.graph.outputs[absl::StrCat("gradient", g)] = g;
+    ASSERT_TRUE(Lower(network.graph, TargetSpec(), nullptr).ok());
+    for (int lanes : {1, 3}) {
+      const absl::Status status = Verify(MakePlan(network.graph, lanes));
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
 }
 
 // A resharded unit is gathered again into a buffer of its own; the forward one

@@ -4,6 +4,7 @@
 #include <random>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/step_state.h"
 
@@ -69,6 +70,10 @@ void GradientCheck::Run(const Model& model, double tolerance) {
   }
   const absl::Status status = Differentiate(builder_, options);
   ASSERT_TRUE(status.ok()) << status;
+
+  graph_.outputs["y"] = y;
+  for (const auto& [name, gradient] : gradients)
+    graph_.outputs[absl::StrCat("gradient/", name)] = gradient;
 
   for (const auto& [value, elements] : contents_)
     interpreter_.Write(value, elements);
