@@ -32,7 +32,6 @@ std::vector<Input> Inputs() {
       {{4, 16}, {16, 1}, {16, 1}},
       {{37, 33}, {40, 1}, {33, 1}},
       {{2, 3, 2, 19}, {200, 60, 20, 1}, {114, 38, 19, 1}},
-      {{700, 36}, {36, 1}, {50, 1}},  // more rows than blocks
   };
 }
 
@@ -110,6 +109,15 @@ std::vector<OpCase> Cases() {
       cases.push_back(GradientCase(true, true, dtype, input, 0, dtype));
     }
   }
+  // So many rows that the sums over them are cut into blocks of more than the
+  // least size.
+  const Input rows = {{700, 9}, {9, 1}, {12, 1}};
+  for (const int64_t accumulate : {0, 6}) {
+    cases.push_back(
+        GradientCase(true, true, DType::kF32, rows, accumulate, DType::kF32));
+  }
+  cases.push_back(
+      GradientCase(false, false, DType::kBF16, rows, 2, DType::kF32));
   return cases;
 }
 

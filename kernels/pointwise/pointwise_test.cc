@@ -43,7 +43,7 @@ std::vector<Layout> Layouts() {
       {{3, 0}, {{0, 1}, {4, 1}, {2, 1}}},
       {{5, 9}, {{20, 1}, {9, 1}, {11, 1}}},
       {{2, 3, 4, 5}, {{60, 20, 5, 1}, {90, 20, 5, 1}, {75, 25, 6, 1}}},
-      {{3, 7001}, {{7001, 1}, {7003, 1}, {7001, 1}}},
+      {{3, 5501}, {{5501, 1}, {5503, 1}, {5501, 1}}},  // two tasks
   };
 }
 
@@ -51,6 +51,8 @@ std::vector<OpCase> Cases() {
   std::vector<OpCase> cases;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const Layout& layout : Layouts()) {
+      // Crossing from task to task does not depend on the dtype.
+      if (NumElements(layout.shape) > 1000 && dtype != DType::kBF16) continue;
       const auto operand = [&](int i, double range = 4) {
         return OperandCase(TensorType(dtype, layout.shape, layout.strides[i]),
                            -range, range);
