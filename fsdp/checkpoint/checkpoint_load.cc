@@ -1,0 +1,297 @@
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "fsdp/checkpoint/boxes.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/checkpoint_names.h"
+#include "fsdp/checkpoint/crc32c.h"
+#include "fsdp/checkpoint/manifest.h"
+#include "fsdp/checkpoint/safetensors.h"
+#include "fsdp/train/shard_writer.h"
+#include "kernels/status_macros.h"
+#include "kernels/step_state.h"
+
+namespace shardgraph {
+namespace {
+
+// Reads ranges of tensors by name, through the checksums of their pieces.
+class CheckpointReader {
+ public:
+  CheckpointReader(const std::string& folder,
+                   const CheckpointManifest& manifest)
+      : folder_(folder), manifest_(manifest) {
+    for (const CheckpointTensor& tensor : manifest.tensors())
+      tensors_[tensor.name()] = &tensor;
+    files_.resize(manifest.files_size());
+  }
+
+  // Null when there is none.
+  const CheckpointTensor* Find(const std::string& name) const {
+    const auto it = tensors_.find(name);
+    return it == tensors_.end() ? nullptr : it->second;
+  }
+
+  // Copies the range into the shard.
+  absl::Status Read(const CheckpointTensor& tensor, const HeldRange& held,
+                    ShardKind kind, ShardWriter* shards) {
+    int64_t loaded = 0;
+    for (const CheckpointPiece& piece : tensor.pieces()) {
+      Source source;
+      SG_RETURN_IF_ERROR(ForEachRun(
+          held.parameter->shape, BoxOf(piece),
+          [&](int64_t in_tensor, int64_t in_box,
+              int64_t elements) -> absl::Status {
+            const int64_t begin = std::max(in_tensor, held.begin);
+            const int64_t end =
+                std::min(in_tensor + elements, held.begin + held.elements);
+            if (begin >= end) return absl::OkStatus();
+            if (source.entry == nullptr)
+              SG_RETURN_IF_ERROR(Open(tensor, piece, &source));
+            loaded += end - begin;
+            return Copy(piece, source, in_box + begin - in_tensor, end - begin,
+                        [&](int64_t offset, absl::Span<const float> values) {
+                          return shards->Write(
+                              held, begin - held.begin + offset, values, kind);
+                        });
+          }));
+    }
+    if (loaded == held.elements) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(
+        folder_, ": tensor ", tensor.name(), " has ", loaded, " elements in [",
+        held.begin, ", ", held.begin + held.elements, ")"));
+  }
+
+ private:
+  struct Source {
+    const SafetensorsFile* file = nullptr;
+    const SafetensorsEntry* entry = nullptr;
+    absl::string_view data;
+    int64_t verified = -1;  // chunk
+  };
+
+  absl::Status Open(const CheckpointTensor& tensor,
+                    const CheckpointPiece& piece, Source* source) {
+    auto& file = files_[piece.file()];
+    if (file == nullptr) {
+      auto opened = SafetensorsFile::Open(
+          absl::StrCat(folder_, "/", manifest_.files(piece.file()).name()));
+      if (!opened.ok()) return absl::DataLossError(opened.status().message());
+      file = *std::move(opened);
+    }
+    source->file = file.get();
+    source->entry = file->Find(tensor.name());
+    if (source->entry == nullptr || source->entry->shape != BoxOf(piece).size ||
+        source->entry->dtype_name != tensor.dtype()) {
+      return absl::DataLossError(
+          absl::StrCat(file->path(), ": tensor ", tensor.name(),
+                       " is not there as the manifest says: ", tensor.dtype(),
+                       "[", absl::StrJoin(piece.size(), ", "), "]"));
+    }
+    if (!IsFloating(*source->entry->dtype)) {
+      return absl::DataLossError(absl::StrCat(file->path(), ": tensor ",
+                                              tensor.name(), " has dtype ",
+                                              tensor.dtype()));
+    }
+    source->data = file->Data(*source->entry);
+    return absl::OkStatus();
+  }
+
+  // Hands out elements [begin, begin + elements) of the piece, chunk by chunk,
+  // each verified: write(elements before, values).
+  template <typename WriteFunction>
+  absl::Status Copy(const CheckpointPiece& piece, Source& source, int64_t begin,
+                    int64_t elements, const WriteFunction& write) {
+    const DType dtype = *source.entry->dtype;
+    const int64_t chunk_bytes = manifest_.chunk_bytes();
+    const int64_t chunk_elements = chunk_bytes / SizeOf(dtype);
+    for (int64_t done = 0; done < elements;) {
+      const int64_t at = begin + done;
+      const int64_t chunk = at / chunk_elements;
+      const int64_t count =
+          std::min(elements - done, (chunk + 1) * chunk_elements - at);
+      if (chunk != source.verified) {
+        const absl::string_view bytes =
+            source.data.substr(chunk * chunk_bytes, chunk_bytes);
+        if (Crc32c(bytes) != piece.crc32c(chunk)) {
+          return absl::DataLossError(
+              absl::StrCat(source.file->path(), ": tensor ", source.entry->name,
+                           ": the checksum of bytes [", chunk * chunk_bytes,
+                           ", ", chunk * chunk_bytes + bytes.size(),
+                           ") is wrong: the file is damaged"));
+        }
+        source.verified = chunk;
+      }
+      values_.resize(count);
+      ReadAsFloat(dtype, source.data, at, absl::MakeSpan(values_));
+      SG_RETURN_IF_ERROR(write(done, absl::MakeConstSpan(values_)));
+      done += count;
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string& folder_;
+  const CheckpointManifest& manifest_;
+  std::map<std::string, const CheckpointTensor*> tensors_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::vector<float> values_;
+};
+
+// The checkpoint's parameters are the model's.
+absl::Status CheckModel(const std::string& folder,
+                        const CheckpointManifest& manifest,
+                        const CheckpointReader& reader, const Model& model) {
+  std::map<std::string, const Parameter*> parameters;
+  for (const Parameter* parameter : model.parameters()) {
+    parameters[parameter->name] = parameter;
+    const CheckpointTensor* tensor = reader.Find(parameter->name);
+    if (tensor == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("checkpoint ", folder, " has no parameter ",
+                       parameter->name, "; it is of another model"));
+    }
+    if (Dims(tensor->shape().begin(), tensor->shape().end()) !=
+        parameter->shape) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "checkpoint ", folder, " has ", parameter->name, " of shape [",
+          absl::StrJoin(tensor->shape(), ", "), "], but the model's is [",
+          absl::StrJoin(parameter->shape, ", "), "]; it is of another model"));
+    }
+  }
+  for (const CheckpointTensor& tensor : manifest.tensors()) {
+    if (!absl::StartsWith(tensor.name(), kOptimizerPrefix) &&
+        parameters.count(tensor.name()) == 0) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "checkpoint ", folder, " has a parameter ", tensor.name(),
+          ", which the model does not have; it is of another model"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RestoreState(const std::string& folder,
+                          const CheckpointManifest& manifest,
+                          const CheckpointRank& rank) {
+  const CheckpointState& saved = manifest.state();
+  if (saved.beta1_power_size() != StepState::kMaxGroups ||
+      saved.beta2_power_size() != StepState::kMaxGroups) {
+    return absl::DataLossError(
+        absl::StrCat(folder, ": state has ", saved.beta1_power_size(), " and ",
+                     saved.beta2_power_size(), " beta powers; ",
+                     StepState::kMaxGroups, " are expected"));
+  }
+  StepState state;
+  SG_RETURN_IF_ERROR(
+      rank.executor->ReadBuffer(rank.plan->state, 0, &state, sizeof(state)));
+  state.run_step = saved.run_step();
+  state.optimizer_step = saved.optimizer_step();
+  for (int g = 0; g < StepState::kMaxGroups; ++g) {
+    state.beta1_power[g] = saved.beta1_power(g);
+    state.beta2_power[g] = saved.beta2_power(g);
+  }
+  state.loss_scale = saved.loss_scale();
+  state.growth_counter = saved.growth_counter();
+  return rank.executor->WriteBuffer(rank.plan->state, 0, &state, sizeof(state));
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointManifest> LoadCheckpoint(const std::string& folder,
+                                                  const CheckpointRank& rank,
+                                                  bool weights_only) {
+  SG_ASSIGN_OR_RETURN(CheckpointManifest manifest,
+                      ReadCheckpointManifest(folder));
+  CheckpointReader reader(folder, manifest);
+  const TrainingPlan& plan = *rank.plan;
+  SG_RETURN_IF_ERROR(CheckModel(folder, manifest, reader, *plan.model));
+  ShardWriter shards(plan, rank.rank % plan.groups.shard, *rank.executor);
+  for (const HeldRange& held : shards.Held()) {
+    for (ShardKind kind : KindsOf(plan.units[held.unit])) {
+      if (weights_only && kind != ShardKind::kMaster) continue;
+      const std::string name = CheckpointTensorName(kind, held.parameter->name);
+      const CheckpointTensor* tensor = reader.Find(name);
+      if (tensor == nullptr ||
+          Dims(tensor->shape().begin(), tensor->shape().end()) !=
+              held.parameter->shape) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "checkpoint ", folder, " has no ", name,
+            "; it was made with optimizer.kind ",
+            OptimizerSpec::Kind_Name(manifest.config().optimizer().kind())));
+      }
+      SG_RETURN_IF_ERROR(reader.Read(*tensor, held, kind, &shards));
+    }
+  }
+  if (!weights_only) SG_RETURN_IF_ERROR(RestoreState(folder, manifest, rank));
+  return manifest;
+}
+
+absl::StatusOr<std::optional<CheckpointManifest>> LoadNewestCheckpoint(
+    const std::string& folder, const CheckpointRank& rank,
+    const std::function<absl::StatusOr<bool>(bool mine)>& agree) {
+  absl::Status damage;
+  for (const CheckpointFolder& checkpoint : ListCheckpoints(folder)) {
+    absl::StatusOr<CheckpointManifest> manifest =
+        LoadCheckpoint(checkpoint.path, rank);
+    bool whole = manifest.ok();
+    if (rank.world_size > 1) {
+      SG_ASSIGN_OR_RETURN(whole, agree(whole));
+    }
+    if (whole) return std::optional<CheckpointManifest>(*std::move(manifest));
+    if (manifest.ok()) {
+      std::fprintf(stderr,
+                   "rank %d: checkpoint %s cannot be read by another rank; "
+                   "trying the one before\n",
+                   rank.rank, checkpoint.path.c_str());
+      continue;
+    }
+    if (manifest.status().code() != absl::StatusCode::kDataLoss)
+      return manifest.status();
+    damage = manifest.status();
+    std::fprintf(stderr,
+                 "rank %d: checkpoint %s is damaged (%s); trying the one "
+                 "before\n",
+                 rank.rank, checkpoint.path.c_str(),
+                 std::string(damage.message()).c_str());
+  }
+  if (!damage.ok()) {
+    return absl::DataLossError(
+        absl::StrCat("no checkpoint of ", folder, " can be read; the oldest: ",
+                     damage.message(), "; start anew with --resume=never"));
+  }
+  return std::optional<CheckpointManifest>();
+}
+
+absl::Status CheckContinues(const CheckpointManifest& manifest,
+                            const TrainConfig& config) {
+  const TrainConfig& saved = manifest.config();
+  const auto differs = [&](absl::string_view field, const auto& before,
+                           const auto& now) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        field, " is ", now, ", but the checkpoint of step ", manifest.step(),
+        " was made with ", before, "; set ", field, "=", before,
+        ", or start anew with --resume=never"));
+  };
+  if (saved.optimizer().kind() != config.optimizer().kind()) {
+    return differs("optimizer.kind",
+                   OptimizerSpec::Kind_Name(saved.optimizer().kind()),
+                   OptimizerSpec::Kind_Name(config.optimizer().kind()));
+  }
+  if (saved.run().seed() != config.run().seed())
+    return differs("run.seed", saved.run().seed(), config.run().seed());
+  if (saved.data().batch_size() != config.data().batch_size()) {
+    return differs("data.batch_size", saved.data().batch_size(),
+                   config.data().batch_size());
+  }
+  if (saved.data().sequence_length() != config.data().sequence_length()) {
+    return differs("data.sequence_length", saved.data().sequence_length(),
+                   config.data().sequence_length());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shardgraph
