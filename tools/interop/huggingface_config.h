@@ -1,0 +1,27 @@
+// The model that a Hugging Face config.json describes.
+//
+// Understood: gpt2, llama, qwen2, qwen3 and mistral, with the keys of
+// transformers v4 (rope_theta, rope_scaling) and v5 (rope_parameters). A key
+// that is not understood is refused by name: the model might not be what it
+// says.
+#ifndef TOOLS_INTEROP_HUGGINGFACE_CONFIG_H_
+#define TOOLS_INTEROP_HUGGINGFACE_CONFIG_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/model.pb.h"
+
+namespace shardgraph {
+
+// Reads FOLDER/config.json. InvalidArgument names the file, the key, its value
+// and what is understood.
+absl::StatusOr<ModelSpec> ReadHuggingFaceConfig(const std::string& folder);
+
+// The same of the text of a config.json; messages do not name the file.
+absl::StatusOr<ModelSpec> ParseHuggingFaceConfig(absl::string_view text);
+
+}  // namespace shardgraph
+
+#endif  // TOOLS_INTEROP_HUGGINGFACE_CONFIG_H_
