@@ -1,0 +1,250 @@
+#include "tools/prepare/prepare.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/checkpoint/durable_file.h"
+#include "fsdp/config/text_config.h"
+#include "fsdp/data/token_file.h"
+#include "kernels/status_macros.h"
+#include "tools/program/program.h"
+#include "tools/text/tokenizer.h"
+
+namespace shardgraph {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kReadBytes = 1 << 20;
+// First words of llm.c's token files.
+constexpr int32_t kTokenMagics[] = {20240520, 20240801};
+constexpr char kUsage[] =
+    "; usage: prepare --input=FILE_OR_GLOB ... --output=DIR "
+    "[--tokenizer=bytes]";
+
+struct Input {
+  std::string path;
+  int64_t bytes = 0;
+};
+
+absl::Status Wrong(const std::string& path, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("input ", path, ": ", what));
+}
+
+absl::StatusOr<Input> Stat(const std::string& path) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0) return Wrong(path, strerror(errno));
+  if (S_ISDIR(info.st_mode)) {
+    return Wrong(path, absl::StrCat("it is a folder; name files, for example '",
+                                    path, "/*.txt'"));
+  }
+  if (!S_ISREG(info.st_mode)) return Wrong(path, "it is no regular file");
+  return Input{path, info.st_size};
+}
+
+// The files that a path or glob means, sorted. A file whose name looks like a
+// glob is that file.
+absl::Status Expand(const std::string& pattern, std::vector<Input>* inputs) {
+  std::error_code error;
+  if (fs::exists(pattern, error) ||
+      pattern.find_first_of("*?[") == std::string::npos) {
+    SG_ASSIGN_OR_RETURN(Input input, Stat(pattern));
+    inputs->push_back(std::move(input));
+    return absl::OkStatus();
+  }
+  glob_t found = {};
+  absl::Cleanup free_found = [&found] { globfree(&found); };
+  if (glob(pattern.c_str(), 0, nullptr, &found) != 0)
+    return Wrong(pattern, "no file matches it");
+  for (size_t i = 0; i < found.gl_pathc; ++i) {
+    SG_ASSIGN_OR_RETURN(Input input, Stat(found.gl_pathv[i]));
+    inputs->push_back(std::move(input));
+  }
+  return absl::OkStatus();
+}
+
+// Sends bytes, in order, to the part that their block belongs to.
+class Splitter {
+ public:
+  Splitter(int64_t block, const Tokenizer& tokenizer, TokenFileWriter* train,
+           TokenFileWriter* validation)
+      : block_(block),
+        tokenizer_(tokenizer),
+        train_(train),
+        validation_(validation) {}
+
+  absl::Status Add(absl::string_view bytes) {
+    while (!bytes.empty()) {
+      const int64_t index = at_ / block_;
+      const absl::string_view part =
+          bytes.substr(0, (index + 1) * block_ - at_);
+      const bool held_out = index % kHeldOutEvery == kHeldOutEvery - 1;
+      tokens_.clear();
+      tokenizer_.Encode(part, &tokens_);
+      narrow_.assign(tokens_.begin(), tokens_.end());
+      SG_RETURN_IF_ERROR((held_out ? validation_ : train_)->Append(narrow_));
+      at_ += static_cast<int64_t>(part.size());
+      bytes.remove_prefix(part.size());
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t bytes() const { return at_; }
+
+ private:
+  const int64_t block_;
+  const Tokenizer& tokenizer_;
+  TokenFileWriter* const train_;
+  TokenFileWriter* const validation_;
+  int64_t at_ = 0;
+  std::vector<int32_t> tokens_;
+  std::vector<uint16_t> narrow_;
+};
+
+absl::Status AddFile(const Input& input, int64_t total,
+                     const PrepareOptions& options, Splitter* splitter) {
+  const int file = open(input.path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return Wrong(input.path, strerror(errno));
+  absl::Cleanup close_file = [file] { close(file); };
+  std::string buffer(kReadBytes, '\0');
+  for (int64_t done = 0;;) {
+    const ssize_t n = read(file, buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Wrong(input.path, strerror(errno));
+    if (n == 0) {
+      // The split depends on the size, so it must be what it was.
+      if (done == input.bytes) return absl::OkStatus();
+      return Wrong(input.path, "it changed while it was read; try again");
+    }
+    const absl::string_view bytes(buffer.data(), n);
+    int32_t magic = 0;
+    if (done == 0 && bytes.size() >= sizeof(magic)) {
+      std::memcpy(&magic, bytes.data(), sizeof(magic));
+      if (std::count(std::begin(kTokenMagics), std::end(kTokenMagics), magic)) {
+        return Wrong(input.path,
+                     "it is a token file already; train on it as it is with "
+                     "data.path");
+      }
+    }
+    SG_RETURN_IF_ERROR(splitter->Add(bytes));
+    done += n;
+    if (done > input.bytes)
+      return Wrong(input.path, "it changed while it was read; try again");
+    if (options.progress) options.progress(splitter->bytes(), total);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<PrepareResult> Prepare(const PrepareOptions& options) {
+  SG_ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(options.tokenizer));
+  std::vector<Input> inputs;
+  for (const std::string& input : options.inputs)
+    SG_RETURN_IF_ERROR(Expand(input, &inputs));
+  int64_t total = 0;
+  for (const Input& input : inputs) total += input.bytes;
+  if (total < kHeldOutEvery) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the input ", inputs.empty() ? "" : inputs[0].path,
+        inputs.size() > 1 ? absl::StrCat(" and ", inputs.size() - 1, " more")
+                          : "",
+        total == 0 ? " is empty"
+                   : absl::StrCat(" has only ", total, " bytes, fewer than ",
+                                  kHeldOutEvery),
+        "; give text of some hundred kilobytes or more"));
+  }
+
+  std::error_code error;
+  fs::create_directories(options.output, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot make the output folder ", options.output, ": ",
+                     error.message(), "; name another with --output"));
+  }
+  SG_ASSIGN_OR_RETURN(const auto train,
+                      TokenFileWriter::Create(options.output + "/train.bin"));
+  SG_ASSIGN_OR_RETURN(const auto validation,
+                      TokenFileWriter::Create(options.output + "/val.bin"));
+  Splitter splitter(std::min(kBlockBytes, total / kHeldOutEvery), *tokenizer,
+                    train.get(), validation.get());
+  for (const Input& input : inputs)
+    SG_RETURN_IF_ERROR(AddFile(input, total, options, &splitter));
+  SG_RETURN_IF_ERROR(
+      WriteDurableFile(absl::StrCat(options.output, "/", kTokenizerFile),
+                       tokenizer->Description()));
+  SG_RETURN_IF_ERROR(validation->Close());
+  SG_RETURN_IF_ERROR(train->Close());
+
+  PrepareResult result;
+  result.files = static_cast<int64_t>(inputs.size());
+  result.bytes = total;
+  result.train_tokens = train->size();
+  result.validation_tokens = validation->size();
+  result.vocab_size = tokenizer->vocab_size();
+  return result;
+}
+
+absl::StatusOr<PrepareOptions> ParsePrepareFlags(
+    absl::Span<const std::string> arguments) {
+  PrepareOptions options;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (!absl::StartsWith(argument, "-") || argument == "-") {
+      options.inputs.push_back(UserPath(argument));
+      continue;
+    }
+    const size_t equals = argument.find('=');
+    const size_t dashes = absl::StartsWith(argument, "--") ? 2 : 1;
+    const std::string name = argument.substr(
+        dashes, equals == std::string::npos ? equals : equals - dashes);
+    const std::vector<std::string> known = {"input", "output", "tokenizer"};
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      const std::string nearest = NearestName(name, known);
+      return absl::InvalidArgumentError(absl::StrCat(
+          "unknown flag ", argument,
+          nearest.empty() ? ""
+                          : absl::StrCat("; did you mean --", nearest, "?"),
+          kUsage));
+    }
+    std::string value;
+    if (equals != std::string::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < arguments.size()) {
+      value = arguments[++i];
+    }
+    if (value.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, " has no value", kUsage));
+    }
+    if (name == "input") {
+      options.inputs.push_back(UserPath(value));
+    } else if (name == "output") {
+      options.output = UserPath(value);
+    } else {
+      options.tokenizer = value == "bytes" ? value : UserPath(value);
+    }
+  }
+  if (options.inputs.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no input: say --input=FILE_OR_GLOB", kUsage));
+  }
+  if (options.output.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no output: say --output=DIR", kUsage));
+  }
+  return options;
+}
+
+}  // namespace shardgraph

@@ -1,0 +1,25 @@
+// What every program needs: paths as the user typed them, exit statuses.
+#ifndef TOOLS_PROGRAM_PROGRAM_H_
+#define TOOLS_PROGRAM_PROGRAM_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace shardgraph {
+
+// `path`, a relative one taken from where the user typed the command (`bazel
+// run` starts programs elsewhere and says so in BUILD_WORKING_DIRECTORY).
+std::string UserPath(absl::string_view path);
+
+// 0 done; 2 a wrong flag, config or input file (InvalidArgument, NotFound,
+// FailedPrecondition, OutOfRange); 1 anything else.
+int ExitStatus(const absl::Status& status);
+
+// Prints "PROGRAM: message" on stderr unless the status is OK; ExitStatus.
+int Finish(absl::string_view program, const absl::Status& status);
+
+}  // namespace shardgraph
+
+#endif  // TOOLS_PROGRAM_PROGRAM_H_
