@@ -143,6 +143,17 @@ class Planner {
 
   void PlaceGathers() {
     // Slot s: before the s-th node that is no gather.
+    std::vector<int32_t> compute_before(base_[size()] + 1, kNone);
+    for (int32_t i = 0; i < size(); ++i) {
+      if (node(i).lane == LaneKind::kGather) continue;
+      compute_before[base_[i] + 1] =
+          node(i).lane == LaneKind::kCompute ? i : compute_before[base_[i]];
+    }
+    // Before the reductions that end a turn: compute waits for the gather.
+    const auto right_behind_compute = [&](int32_t slot) {
+      const int32_t before = compute_before[slot];
+      return before == kNone ? 0 : base_[before] + 1;
+    };
     std::vector<int32_t> slots(unshards_.size());
     std::vector<int32_t> previous;  // of those that count as in flight
     std::vector<int32_t> freed_by(unshards_.size(), kNone);
@@ -155,6 +166,7 @@ class Planner {
         const int32_t turn = unshard.turn - options_.prefetch;
         slots[u] = std::min(own, turn < 0 ? 0 : base_[turns_[turn]]);
       }
+      slots[u] = right_behind_compute(slots[u]);
       if (unshard.enclosing) continue;
       const size_t limit = options_.max_units_in_flight;
       if (previous.size() >= limit)
@@ -163,13 +175,6 @@ class Planner {
     }
     for (size_t u = unshards_.size(); u-- > 1;)
       slots[u - 1] = std::min(slots[u - 1], slots[u]);
-
-    std::vector<int32_t> compute_before(base_[size()] + 1, kNone);
-    for (int32_t i = 0; i < size(); ++i) {
-      if (node(i).lane == LaneKind::kGather) continue;
-      compute_before[base_[i] + 1] =
-          node(i).lane == LaneKind::kCompute ? i : compute_before[base_[i]];
-    }
 
     int32_t earliest = 0;
     gather_slot_.assign(size(), kNone);

@@ -28,9 +28,9 @@ struct PrefetchPlan {
 // reader in between are one unshard. The compute lane takes turns: a turn is a
 // run of readers of one unshard in forward, or in recompute and backward. The
 // gathers of an unshard go to the start of the turn `prefetch` turns before
-// that of their first reader, but neither behind their place in the program nor
-// before what they depend on; they wait for the compute node before it
-// (kPrefetch).
+// that of their first reader, right behind the compute node before it, for
+// which they wait (kPrefetch); but neither behind their place in the program
+// nor before what they depend on.
 //
 // An unshard whose readers enclose those of a later one (the root's) lasts long
 // and does not count as in flight. Of the others, the gathers of the k-th wait
