@@ -6,8 +6,9 @@
 // complete. All ranks see the same file system.
 //
 // Files are named shard-RANK-model-I-of-N.safetensors and carry the offsets of
-// their boxes in __metadata__, as torch.distributed.checkpoint writes them: a
-// tensor appears once in a file, so a range that cuts rows takes up to three.
+// their boxes in __metadata__, so that torch.distributed.checkpoint's
+// HuggingFaceStorageReader (tried with torch 2.8) reads the folder: a tensor
+// appears once in a file, and a range that cuts rows takes up to three files.
 #ifndef FSDP_CHECKPOINT_CHECKPOINT_H_
 #define FSDP_CHECKPOINT_CHECKPOINT_H_
 
