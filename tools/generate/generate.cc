@@ -1,0 +1,247 @@
+#include "tools/generate/generate.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/manifest.h"
+#include "fsdp/train/training_plan.h"
+#include "graph/executor.h"
+#include "kernels/status_macros.h"
+#include "kernels/step_state.h"
+#include "tools/presets/presets.h"
+#include "tools/program/flags.h"
+#include "tools/program/program.h"
+#include "tools/runtime/runtime.h"
+#include "tools/text/tokenizer.h"
+
+namespace shardgraph {
+namespace {
+
+constexpr char kUsage[] =
+    "generate: continues a prompt with a trained model.\n"
+    "  generate --checkpoint=RUN_OR_CHECKPOINT --prompt=TEXT [flags]";
+constexpr int64_t kPrefillLength = 64;  // tokens of the prompt at a time
+
+// The tokenizer that the model was trained with: beside the run's checkpoints.
+absl::StatusOr<std::unique_ptr<Tokenizer>> FindTokenizer(
+    const std::string& checkpoint) {
+  std::filesystem::path folder(checkpoint);
+  for (int up = 0; up < 3; ++up, folder = folder.parent_path()) {
+    if (std::filesystem::exists(folder / kTokenizerFile))
+      return LoadTokenizer((folder / kTokenizerFile).string());
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "there is no ", kTokenizerFile, " beside ", checkpoint,
+      "; copy the one that `prepare` wrote into the run directory"));
+}
+
+// A loaded model on one rank that continues sequences, one at a time.
+class Generator {
+ public:
+  Generator(const TrainConfig& config, Runtime& runtime)
+      : config_(config), runtime_(runtime) {}
+
+  absl::Status Load(const std::string& checkpoint, int64_t tokens_needed) {
+    SG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                        MakeModel(config_.model()));
+    const int64_t limit = model->max_positions();
+    cache_length_ = limit > 0 ? std::min(limit, tokens_needed) : tokens_needed;
+    PlanRequest request;
+    request.config = &config_;
+    request.world_size = runtime_.world_size();
+    SG_ASSIGN_OR_RETURN(request.target, LoadTargetPreset(""));
+    request.workspace = CpuWorkspace();
+    request.train = false;
+    request.evaluate = false;
+    request.generate = true;
+    prefill_length_ = std::min(kPrefillLength, cache_length_);
+    request.generate_shape = {1, prefill_length_, cache_length_};
+    SG_ASSIGN_OR_RETURN(plan_, MakeTrainingPlan(request));
+    SG_RETURN_IF_ERROR(runtime_.CheckSame("the plan", plan_->plan.hash));
+    ExecutorOptions options;
+    options.backend = &runtime_.backend();
+    options.communicators = runtime_.communicators();
+    SG_ASSIGN_OR_RETURN(executor_, Executor::Create(plan_->plan, options));
+    CheckpointRank rank;
+    rank.config = &config_;
+    rank.plan = plan_.get();
+    rank.executor = executor_.get();
+    rank.rank = runtime_.rank();
+    rank.world_size = runtime_.world_size();
+    SG_RETURN_IF_ERROR(
+        LoadCheckpoint(checkpoint, rank, /*weights_only=*/true).status());
+    prefill_ = Bind("prefill");
+    decode_ = Bind("decode");
+    return absl::OkStatus();
+  }
+
+  // Tokens that fit behind one another.
+  int64_t capacity() const { return cache_length_; }
+
+  // Takes in the prompt; its logits are then those of the token behind it.
+  absl::Status Start(const std::vector<int32_t>& prompt) {
+    position_ = 0;
+    const int64_t n = static_cast<int64_t>(prompt.size());
+    for (int64_t begin = 0; begin < n; begin += prefill_length_) {
+      const int64_t count = std::min(prefill_length_, n - begin);
+      std::vector<int32_t> tokens(prefill_length_, 0);
+      std::copy_n(prompt.begin() + begin, count, tokens.begin());
+      SG_RETURN_IF_ERROR(
+          Run(prefill_, tokens, static_cast<int32_t>(count - 1)));
+      position_ += count;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Append(int32_t token) {
+    SG_RETURN_IF_ERROR(Run(decode_, {token}, 0));
+    ++position_;
+    return absl::OkStatus();
+  }
+
+  const std::vector<float>& logits() const { return logits_; }
+
+ private:
+  struct BoundPhase {
+    PhaseId phase = kNone;
+    ValueId tokens = kNone, last_rows = kNone, logits = kNone;
+  };
+
+  BoundPhase Bind(const std::string& name) const {
+    const Graph& graph = plan_->plan.graph;
+    return {graph.FindPhase(name), graph.inputs.at(name + "/tokens"),
+            graph.inputs.at(name + "/last_rows"),
+            graph.outputs.at(name + "/logits")};
+  }
+
+  absl::Status Run(const BoundPhase& phase, const std::vector<int32_t>& tokens,
+                   int32_t last_row) {
+    SG_RETURN_IF_ERROR(executor_->WriteBuffer(plan_->state,
+                                              offsetof(StepState, position),
+                                              &position_, sizeof(position_)));
+    SG_RETURN_IF_ERROR(executor_->Write(phase.tokens, tokens.data(),
+                                        tokens.size() * sizeof(int32_t)));
+    SG_RETURN_IF_ERROR(
+        executor_->Write(phase.last_rows, &last_row, sizeof(last_row)));
+    SG_RETURN_IF_ERROR(executor_->Run(phase.phase));
+    const TensorType& type = plan_->plan.graph.values[phase.logits].type;
+    std::vector<char> raw(type.span_bytes());
+    SG_RETURN_IF_ERROR(executor_->Read(phase.logits, raw.data(), raw.size()));
+    logits_.resize(type.num_elements());
+    for (size_t i = 0; i < logits_.size(); ++i) {
+      logits_[i] =
+          type.dtype == DType::kF32
+              ? reinterpret_cast<const float*>(raw.data())[i]
+              : float{reinterpret_cast<const BFloat16*>(raw.data())[i]};
+    }
+    return absl::OkStatus();
+  }
+
+  const TrainConfig& config_;
+  Runtime& runtime_;
+  int64_t cache_length_ = 0, prefill_length_ = 0;
+  std::unique_ptr<TrainingPlan> plan_;
+  std::unique_ptr<Executor> executor_;
+  BoundPhase prefill_, decode_;
+  int64_t position_ = 0;
+  std::vector<float> logits_;
+};
+
+}  // namespace
+
+absl::StatusOr<GenerateFlags> ParseGenerateFlags(
+    const std::vector<std::string>& args) {
+  GenerateFlags flags;
+  int64_t seed = 1;
+  std::vector<std::string> rest;
+  SG_RETURN_IF_ERROR(ParseFlags(
+      kUsage, args,
+      {{"checkpoint", &flags.checkpoint, "a run directory or a checkpoint"},
+       {"prompt", &flags.prompt, "the text to continue"},
+       {"max_tokens", &flags.max_tokens, "tokens to generate; 256"},
+       {"num_samples", &flags.num_samples, "continuations; 1"},
+       {"temperature", &flags.sampling.temperature,
+        "0 takes the most likely token; 0.8"},
+       {"top_k", &flags.sampling.top_k,
+        "draw from the k most likely tokens; 0: all"},
+       {"seed", &seed, "of the draws; 1"},
+       {"nproc", &flags.num_ranks, "ranks that share the model; 1"},
+       {"device", &flags.device, "auto, cpu or cuda"}},
+      &rest));
+  if (!rest.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unexpected argument \"", rest[0],
+                     "\"; the prompt goes into --prompt"));
+  }
+  if (flags.checkpoint.empty()) {
+    return absl::InvalidArgumentError(
+        "--checkpoint is missing; give the directory of a run");
+  }
+  if (flags.prompt.empty())
+    return absl::InvalidArgumentError(
+        "--prompt is empty; give it at least one character");
+  const auto require = [](bool ok, absl::string_view flag, auto value,
+                          absl::string_view allowed) {
+    return ok ? absl::OkStatus()
+              : absl::InvalidArgumentError(absl::StrCat(
+                    "--", flag, " is ", value, "; it must be ", allowed));
+  };
+  SG_RETURN_IF_ERROR(require(flags.max_tokens >= 1, "max_tokens",
+                             flags.max_tokens, "1 or more"));
+  SG_RETURN_IF_ERROR(require(flags.num_samples >= 1, "num_samples",
+                             flags.num_samples, "1 or more"));
+  SG_RETURN_IF_ERROR(require(flags.sampling.temperature >= 0, "temperature",
+                             flags.sampling.temperature, "0 or more"));
+  SG_RETURN_IF_ERROR(require(flags.sampling.top_k >= 0, "top_k",
+                             flags.sampling.top_k, "0 (all) or more"));
+  SG_RETURN_IF_ERROR(require(flags.num_ranks >= 1 && flags.num_ranks <= 1024,
+                             "nproc", flags.num_ranks, "1 to 1024"));
+  flags.sampling.seed = static_cast<uint64_t>(seed);
+  flags.checkpoint = UserPath(flags.checkpoint);
+  return flags;
+}
+
+absl::Status Generate(
+    const GenerateFlags& flags, const LaunchEnvironment& environment,
+    const std::function<void(int64_t sample, const std::string& text)>& emit) {
+  SG_ASSIGN_OR_RETURN(const std::string checkpoint,
+                      ResolveCheckpoint(flags.checkpoint));
+  SG_ASSIGN_OR_RETURN(const CheckpointManifest manifest,
+                      ReadCheckpointManifest(checkpoint));
+  SG_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                      FindTokenizer(checkpoint));
+  std::vector<int32_t> prompt;
+  tokenizer->Encode(flags.prompt, &prompt);
+
+  RuntimeOptions options;
+  options.device = flags.device;
+  SG_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
+                      Runtime::Create(environment, options));
+  Generator generator(manifest.config(), *runtime);
+  SG_RETURN_IF_ERROR(generator.Load(
+      checkpoint, static_cast<int64_t>(prompt.size()) + flags.max_tokens));
+  if (static_cast<int64_t>(prompt.size()) >= generator.capacity()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--prompt has ", prompt.size(), " tokens, the model ",
+                     generator.capacity(), " positions; shorten the prompt"));
+  }
+  const int64_t count =
+      std::min<int64_t>(flags.max_tokens, generator.capacity() - prompt.size());
+  for (int64_t sample = 0; sample < flags.num_samples; ++sample) {
+    SG_RETURN_IF_ERROR(generator.Start(prompt));
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t token =
+          SampleToken(generator.logits(), flags.sampling, sample, i);
+      if (environment.rank == 0) emit(sample, tokenizer->Decode({token}));
+      if (i + 1 < count) SG_RETURN_IF_ERROR(generator.Append(token));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace shardgraph

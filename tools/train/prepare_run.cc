@@ -1,0 +1,132 @@
+#include <ctime>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/config/train_config.h"
+#include "fsdp/data/batches.h"
+#include "graph/model/module.h"
+#include "kernels/status_macros.h"
+#include "tools/interop/huggingface_config.h"
+#include "tools/presets/presets.h"
+#include "tools/program/flags.h"
+#include "tools/program/program.h"
+#include "tools/train/train.h"
+
+namespace shardgraph {
+namespace {
+
+constexpr char kUsage[] =
+    "train: trains a model on sharded ranks.\n"
+    "  train --config=NAME_OR_PATH [--nproc=N] [flags] [field.path=value ...]";
+
+// "runs/quickstart-20260131-093000" where the user is.
+std::string DefaultDirectory(const std::string& config) {
+  char time[32];
+  const std::time_t now = std::time(nullptr);
+  std::tm local = {};
+  localtime_r(&now, &local);
+  std::strftime(time, sizeof(time), "%Y%m%d-%H%M%S", &local);
+  return UserPath(absl::StrCat(
+      "runs/", std::filesystem::path(config).stem().string(), "-", time));
+}
+
+absl::Status MakeWritable(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  const std::string probe = absl::StrCat(directory, "/.writable");
+  std::FILE* file = error ? nullptr : std::fopen(probe.c_str(), "w");
+  if (file == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot write to the run directory ", directory, ": ",
+        error ? error.message() : std::string("it is not writable"),
+        "; choose another with --run_dir=DIR"));
+  }
+  std::fclose(file);
+  std::filesystem::remove(probe, error);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TrainFlags> ParseTrainFlags(
+    const std::vector<std::string>& args) {
+  TrainFlags flags;
+  SG_RETURN_IF_ERROR(ParseFlags(
+      kUsage, args,
+      {{"config", &flags.config,
+        "a preset (quickstart, gpt2_124m, ...) or a config file"},
+       {"nproc", &flags.num_ranks, "ranks to start on this host; 1"},
+       {"run_dir", &flags.run_directory,
+        "where the run is written; runs/NAME-TIME"},
+       {"resume", &flags.resume,
+        "auto (go on if the run has checkpoints), never, or a checkpoint"},
+       {"device", &flags.device, "auto, cpu or cuda"}},
+      &flags.overrides));
+  if (flags.config.empty()) {
+    return absl::InvalidArgumentError(
+        "--config is missing; for example --config=quickstart");
+  }
+  if (flags.num_ranks < 1 || flags.num_ranks > 1024) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--nproc is ", flags.num_ranks, "; it must be 1 to 1024 ranks"));
+  }
+  return flags;
+}
+
+absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size) {
+  PreparedRun run;
+  SG_ASSIGN_OR_RETURN(run.config, LoadConfig(flags.config, flags.overrides));
+  TrainConfig& config = run.config;
+  if (!flags.device.empty()) config.mutable_run()->set_device(flags.device);
+  CheckpointSpec& checkpoint = *config.mutable_checkpoint();
+  if (!checkpoint.initialize_from().empty()) {
+    checkpoint.set_initialize_from(UserPath(checkpoint.initialize_from()));
+    if (config.model().kind_case() == ModelSpec::KIND_NOT_SET) {
+      SG_ASSIGN_OR_RETURN(*config.mutable_model(),
+                          ReadHuggingFaceConfig(checkpoint.initialize_from()));
+    }
+  }
+  SG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                      MakeModel(config.model()));
+  run.vocab_size = model->vocab_size();
+  ResolveTrainConfig(model->max_positions(), world_size, &config);
+  SG_RETURN_IF_ERROR(
+      ValidateTrainConfig(config, model->max_positions(), world_size));
+  SG_ASSIGN_OR_RETURN(run.target, LoadTargetPreset(config.run().target()));
+  config.mutable_run()->set_target(run.target.name());
+
+  DataSpec& data = *config.mutable_data();
+  data.set_path(UserPath(data.path()));
+  if (!data.validation_path().empty())
+    data.set_validation_path(UserPath(data.validation_path()));
+  // Opened here to name what is wrong before any rank is started; one sequence
+  // is read for its tokens.
+  SG_ASSIGN_OR_RETURN(const std::unique_ptr<TokenData> training,
+                      TokenData::Open(data.path(), "train.bin",
+                                      data.sequence_length(), run.vocab_size));
+  Batch batch;
+  SG_RETURN_IF_ERROR(TrainingBatch(*training, {1, 1, 1, 0}, 0, 0, 0, &batch));
+
+  if (flags.run_directory.empty())
+    flags.run_directory = config.run().directory();
+  flags.run_directory = flags.run_directory.empty()
+                            ? DefaultDirectory(flags.config)
+                            : UserPath(flags.run_directory);
+  config.mutable_run()->set_directory(flags.run_directory);
+  if (flags.resume != "auto" && flags.resume != "never") {
+    flags.resume = UserPath(flags.resume);
+    if (!std::filesystem::exists(flags.resume)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--resume is \"", flags.resume,
+          "\", which does not exist; use auto, never or a checkpoint folder"));
+    }
+  }
+  SG_RETURN_IF_ERROR(MakeWritable(flags.run_directory));
+  run.flags = std::move(flags);
+  return run;
+}
+
+}  // namespace shardgraph

@@ -1,0 +1,256 @@
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/durable_file.h"
+#include "fsdp/checkpoint/huggingface.h"
+#include "fsdp/config/text_config.h"
+#include "fsdp/data/batches.h"
+#include "fsdp/train/metrics_jsonl.h"
+#include "fsdp/train/progress.h"
+#include "fsdp/train/shard_writer.h"
+#include "fsdp/train/tensorboard.h"
+#include "fsdp/train/trainer.h"
+#include "fsdp/train/training_plan.h"
+#include "google/protobuf/text_format.h"
+#include "graph/executor.h"
+#include "kernels/status_macros.h"
+#include "kernels/step_state.h"
+#include "tools/runtime/runtime.h"
+#include "tools/text/tokenizer.h"
+#include "tools/train/train.h"
+
+namespace shardgraph {
+namespace {
+
+std::string TextOf(const TrainConfig& config) {
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(config, &text);
+  return text;
+}
+
+class RankRun {
+ public:
+  RankRun(const PreparedRun& run, Runtime& runtime)
+      : run_(run),
+        config_(run.config),
+        directory_(run.flags.run_directory),
+        runtime_(runtime) {}
+
+  absl::Status Run() {
+    SG_RETURN_IF_ERROR(Plan());
+    ExecutorOptions options;
+    options.backend = &runtime_.backend();
+    options.communicators = runtime_.communicators();
+    options.capture = config_.run().capture();
+    SG_ASSIGN_OR_RETURN(executor_, Executor::Create(plan_->plan, options));
+    SG_ASSIGN_OR_RETURN(const int64_t first_step, Restore());
+    SG_RETURN_IF_ERROR(OpenData());
+    if (runtime_.rank() == 0) SG_RETURN_IF_ERROR(OpenSinks(first_step));
+    return Train(first_step);
+  }
+
+ private:
+  int shard() const { return runtime_.rank() % plan_->groups.shard; }
+
+  absl::Status Plan() {
+    PlanRequest request;
+    request.config = &config_;
+    request.world_size = runtime_.world_size();
+    request.target = run_.target;
+    request.workspace = CpuWorkspace();
+    SG_ASSIGN_OR_RETURN(plan_, MakeTrainingPlan(request));
+    SG_RETURN_IF_ERROR(runtime_.CheckSame("the config", TextOf(config_)));
+    SG_RETURN_IF_ERROR(runtime_.CheckSame("the plan", plan_->plan.hash));
+    if (runtime_.rank() != 0) return absl::OkStatus();
+    SG_RETURN_IF_ERROR(WriteDurableFile(
+        absl::StrCat(directory_, "/config.textproto"), TextOf(config_)));
+    SG_RETURN_IF_ERROR(WriteDurableFile(absl::StrCat(directory_, "/plan.txt"),
+                                        PrintPlan(plan_->plan)));
+    std::printf(
+        "%s: %s parameters in %d units, %d rank%s x %d thread%s, plan %s, %.1f "
+        "MB per rank\n",
+        directory_.c_str(),
+        PrintRate(static_cast<double>(plan_->model->numel())).c_str(),
+        static_cast<int>(plan_->layout.units().size()), runtime_.world_size(),
+        runtime_.world_size() == 1 ? "" : "s", runtime_.threads(),
+        runtime_.threads() == 1 ? "" : "s", plan_->plan.hash.c_str(),
+        plan_->plan.memory.arena_bytes / 1e6);
+    std::fflush(stdout);
+    return absl::OkStatus();
+  }
+
+  CheckpointRank Here() {
+    CheckpointRank rank;
+    rank.config = &config_;
+    rank.plan = plan_.get();
+    rank.executor = executor_.get();
+    rank.rank = runtime_.rank();
+    rank.world_size = runtime_.world_size();
+    return rank;
+  }
+
+  std::string CheckpointFolder() const {
+    return absl::StrCat(directory_, "/checkpoints");
+  }
+
+  // Weights, moments and state; returns the first step to run.
+  absl::StatusOr<int64_t> Restore() {
+    const StepState fresh;
+    SG_RETURN_IF_ERROR(
+        executor_->WriteBuffer(plan_->state, 0, &fresh, sizeof(fresh)));
+    const std::string& resume = run_.flags.resume;
+    std::optional<CheckpointManifest> manifest;
+    if (resume == "auto") {
+      SG_ASSIGN_OR_RETURN(
+          manifest,
+          LoadNewestCheckpoint(CheckpointFolder(), Here(), [this](bool mine) {
+            return runtime_.Agree(mine);
+          }));
+    } else if (resume != "never") {
+      SG_ASSIGN_OR_RETURN(manifest, LoadCheckpoint(resume, Here()));
+    }
+    if (manifest.has_value()) {
+      SG_RETURN_IF_ERROR(CheckContinues(*manifest, config_));
+      Say(absl::StrCat("resumed after step ", manifest->step()));
+      return manifest->step();
+    }
+    if (!config_.checkpoint().initialize_from().empty()) {
+      SG_RETURN_IF_ERROR(LoadHuggingFaceWeights(
+          config_.checkpoint().initialize_from(), *plan_, shard(), *executor_));
+      Say(absl::StrCat("weights from ",
+                       config_.checkpoint().initialize_from()));
+      return 0;
+    }
+    SG_RETURN_IF_ERROR(InitializeParameters(*plan_, config_.run().seed(),
+                                            shard(), *executor_));
+    return 0;
+  }
+
+  absl::Status OpenData() {
+    const DataSpec& data = config_.data();
+    SG_ASSIGN_OR_RETURN(
+        training_, TokenData::Open(data.path(), "train.bin",
+                                   data.sequence_length(), run_.vocab_size));
+    const bool folder = std::filesystem::is_directory(data.path());
+    const std::string held_out = !data.validation_path().empty()
+                                     ? data.validation_path()
+                                 : folder ? data.path()
+                                          : "";
+    if (held_out.empty()) return absl::OkStatus();
+    SG_ASSIGN_OR_RETURN(
+        validation_, TokenData::Open(held_out, "val.bin",
+                                     data.sequence_length(), run_.vocab_size));
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenSinks(int64_t first_step) {
+    const std::string tokenizer =
+        absl::StrCat(config_.data().path(), "/", kTokenizerFile);
+    std::error_code error;
+    if (std::filesystem::exists(tokenizer, error)) {
+      std::filesystem::copy_file(
+          tokenizer, absl::StrCat(directory_, "/", kTokenizerFile),
+          std::filesystem::copy_options::overwrite_existing, error);
+      if (error)
+        return absl::UnavailableError(
+            absl::StrCat("cannot copy ", tokenizer, ": ", error.message()));
+    }
+    SG_ASSIGN_OR_RETURN(
+        std::unique_ptr<MetricsSink> jsonl,
+        MetricsJsonl::Open(absl::StrCat(directory_, "/metrics.jsonl"),
+                           first_step));
+    sinks_.push_back(std::move(jsonl));
+    SG_ASSIGN_OR_RETURN(std::unique_ptr<MetricsSink> events,
+                        TensorBoardWriter::Open(directory_, first_step));
+    sinks_.push_back(std::move(events));
+    ProgressOptions progress;
+    progress.file = stdout;
+    progress.steps = config_.run().steps();
+    progress.log_every = config_.run().log_every();
+    progress.terminal = IsTerminal(stdout);
+    sinks_.push_back(std::make_unique<ProgressLine>(progress));
+    return absl::OkStatus();
+  }
+
+  absl::Status Train(int64_t first_step) {
+    const BatchShape shape = {config_.data().batch_size(),
+                              config_.data().micro_batch_size(),
+                              runtime_.world_size(), runtime_.rank()};
+    TrainerOptions options;
+    options.config = &config_;
+    options.plan = plan_.get();
+    options.executor = executor_.get();
+    options.rank = runtime_.rank();
+    options.world_size = runtime_.world_size();
+    options.training = [this, shape](int64_t step, int64_t micro,
+                                     Batch* batch) {
+      return TrainingBatch(*training_, shape, config_.run().seed(), step, micro,
+                           batch);
+    };
+    if (validation_ != nullptr) {
+      const int64_t all = validation_->all_sequences(),
+                    wanted = config_.evaluation().sequences();
+      options.validation_sequences = wanted == 0 ? all : std::min(all, wanted);
+      options.validation = [this, shape,
+                            sequences = options.validation_sequences](
+                               int64_t micro, Batch* batch) {
+        return EvaluationBatch(*validation_, shape, sequences, micro, batch);
+      };
+    }
+    options.peak_flops =
+        runtime_.world_size() * (plan_->compute == DType::kF32
+                                     ? run_.target.fp32_flops()
+                                     : run_.target.bf16_flops());
+    for (const std::unique_ptr<MetricsSink>& sink : sinks_)
+      options.metrics.push_back(sink.get());
+    options.save = [this](int64_t step) {
+      SaveOptions save;
+      save.folder = CheckpointFolder();
+      save.step = step;
+      if (runtime_.world_size() > 1)
+        save.barrier = [this] { return runtime_.Barrier(); };
+      return SaveCheckpoint(Here(), save);
+    };
+    return Trainer(options).Train(first_step);
+  }
+
+  void Say(const std::string& text) {
+    if (runtime_.rank() != 0) return;
+    std::printf("%s\n", text.c_str());
+    std::fflush(stdout);
+  }
+
+  const PreparedRun& run_;
+  const TrainConfig& config_;
+  const std::string& directory_;
+  Runtime& runtime_;
+  std::unique_ptr<TrainingPlan> plan_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<TokenData> training_, validation_;
+  std::vector<std::unique_ptr<MetricsSink>> sinks_;
+};
+
+}  // namespace
+
+absl::Status RunRank(const PreparedRun& run,
+                     const LaunchEnvironment& environment) {
+  RuntimeOptions options;
+  options.device = run.config.run().device();
+  options.threads = run.config.run().threads();
+  options.timeout = absl::Seconds(run.config.run().timeout_seconds());
+  options.startup_timeout =
+      absl::Seconds(run.config.run().startup_timeout_seconds());
+  SG_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
+                      Runtime::Create(environment, options));
+  const absl::Status status = RankRun(run, *runtime).Run();
+  if (!status.ok()) runtime->Abort(status);
+  return status;
+}
+
+}  // namespace shardgraph

@@ -1,0 +1,51 @@
+// The program `train`: a training run from flags to its run directory.
+#ifndef TOOLS_TRAIN_TRAIN_H_
+#define TOOLS_TRAIN_TRAIN_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "fsdp/launch/environment.h"
+#include "graph/model/module.h"
+#include "proto/target.pb.h"
+#include "proto/train.pb.h"
+
+namespace shardgraph {
+
+struct TrainFlags {
+  std::string config;           // preset or path
+  int64_t num_ranks = 1;        // of this host, when no launcher has started us
+  std::string run_directory;    // absolute once prepared
+  std::string resume = "auto";  // auto, never, or a checkpoint
+  std::string device;           // empty: the config's
+  std::vector<std::string> overrides;
+};
+
+// InvalidArgument for wrong flags, Cancelled with the usage text for --help.
+absl::StatusOr<TrainFlags> ParseTrainFlags(
+    const std::vector<std::string>& args);
+
+// A run that has been checked as far as one process can: everything but the
+// ranks themselves.
+struct PreparedRun {
+  TrainFlags flags;
+  TrainConfig config;  // resolved
+  TargetSpec target;
+  int64_t vocab_size = 0;
+};
+
+// Reads config and model, checks them and the data files. Errors name field or
+// file, value and remedy.
+absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size);
+
+// Trains as one rank of the job. Collective.
+absl::Status RunRank(const PreparedRun& run,
+                     const LaunchEnvironment& environment);
+
+}  // namespace shardgraph
+
+#endif  // TOOLS_TRAIN_TRAIN_H_
