@@ -135,8 +135,6 @@ absl::Status ValidateRun(const RunSpec& spec) {
   SG_RETURN_IF_ERROR(Require(spec.startup_timeout_seconds() > 0,
                              "run.startup_timeout_seconds",
                              spec.startup_timeout_seconds(), "more than 0"));
-  SG_RETURN_IF_ERROR(Require(spec.trace_steps() >= 0, "run.trace_steps",
-                             spec.trace_steps(), "0 or more"));
   return Require(spec.device() == "auto" || spec.device() == "cpu" ||
                      spec.device() == "cuda",
                  "run.device", absl::StrCat("\"", spec.device(), "\""),

@@ -1,0 +1,40 @@
+#!/bin/bash
+# quickstart.sh [field.path=value ...]: from a fresh machine to a small trained model. Installs what is missing, builds,
+# prepares a real text (the WordNet dictionary of Debian's package dict-wn), trains the preset `quickstart` on two sharded
+# ranks, and lets the model write. Arguments override fields of the config, for example run.steps=1000.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+text=/usr/share/dictd/wn.dict.dz
+data=data/wordnet
+run=runs/quickstart-$(date +%Y%m%d-%H%M%S)
+
+tools/setup.sh
+if [ ! -f "$text" ]; then
+  echo "quickstart: $text is missing; install Debian's package dict-wn" >&2
+  exit 1
+fi
+echo "== build"
+bazel build //tools:prepare //tools:train //tools:generate //tools:plan
+
+echo "== prepare $data"
+mkdir -p "$data"
+zcat "$text" > "$data/wordnet.txt"
+bazel run //tools:prepare -- --input="$data/wordnet.txt" --output="$data"
+
+# Without AMX a step takes many times as long: fewer of them, so that it stays a matter of minutes.
+steps=()
+if ! grep -qw amx_bf16 /proc/cpuinfo; then
+  steps=(run.steps=200)
+  echo "== this processor has no AMX: training ${steps[0]#run.steps=} steps only"
+fi
+echo "== train"
+bazel run //tools:train -- --config=quickstart --nproc=2 --run_dir="$run" data.path="$data" "${steps[@]}" "$@"
+bazel run //tools:plan -- --config=quickstart --world_size=2 --format=svg > "$run/plan.svg"
+
+echo "== sample"
+bazel run //tools:generate -- --checkpoint="$run" --prompt="computer" --max_tokens=200
+
+echo
+echo "== the run is in $run: config.textproto, plan.txt, plan.svg, metrics.jsonl, events for TensorBoard, checkpoints/"
+echo "   go on with: bazel run //tools:train -- --config=$run/config.textproto --run_dir=$run --nproc=2 run.steps=1000"
