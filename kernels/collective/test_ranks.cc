@@ -10,6 +10,7 @@
 
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -242,8 +243,6 @@ std::vector<RankResult> RunProcesses(TestTransport transport, int size,
   return results;
 }
 
-}  // namespace
-
 absl::string_view TestTransportName(TestTransport transport) {
   switch (transport) {
     case TestTransport::kLoopback:
@@ -258,11 +257,34 @@ absl::string_view TestTransportName(TestTransport transport) {
   return "";
 }
 
+}  // namespace
+
 std::vector<RankResult> RunRanks(TestTransport transport, int size,
                                  absl::Duration timeout, const RankBody& body) {
   return transport == TestTransport::kLoopback
              ? RunThreads(size, timeout, body)
              : RunProcesses(transport, size, timeout, body);
+}
+
+std::vector<TestWorld> AllTestWorlds() {
+  std::vector<TestWorld> worlds;
+  for (const TestTransport transport :
+       {TestTransport::kLoopback, TestTransport::kSharedMemory,
+        TestTransport::kGloo}) {
+    for (const int size : {1, 2, 3, 4}) worlds.push_back({transport, size});
+  }
+  worlds.push_back({TestTransport::kAutomatic, 3});
+  return worlds;
+}
+
+std::string TestWorldName(const testing::TestParamInfo<TestWorld>& info) {
+  return absl::StrCat(TestTransportName(info.param.transport), info.param.size);
+}
+
+std::vector<int> AllRanks(int size) {
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 }  // namespace shardgraph

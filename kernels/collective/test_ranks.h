@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "gtest/gtest.h"
 #include "kernels/collective/communicator.h"
 #include "kernels/collective/store.h"
 
@@ -17,8 +18,6 @@ namespace shardgraph {
 
 // Threads of this process, or processes of their own.
 enum class TestTransport { kLoopback, kSharedMemory, kGloo, kAutomatic };
-
-absl::string_view TestTransportName(TestTransport transport);
 
 // One rank of a test.
 class TestRank {
@@ -50,6 +49,18 @@ struct RankResult {
 // caller has no other threads.
 std::vector<RankResult> RunRanks(TestTransport transport, int size,
                                  absl::Duration timeout, const RankBody& body);
+
+// A world to run a test in, and all that a suite runs in: every transport with
+// one to four ranks.
+struct TestWorld {
+  TestTransport transport;
+  int size;
+};
+std::vector<TestWorld> AllTestWorlds();
+std::string TestWorldName(const testing::TestParamInfo<TestWorld>& info);
+
+// 0, 1, ... size - 1.
+std::vector<int> AllRanks(int size);
 
 }  // namespace shardgraph
 
