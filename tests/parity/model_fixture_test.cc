@@ -5,8 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,8 +13,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "fsdp/checkpoint/safetensors.h"
 #include "graph/autodiff.h"
 #include "graph/model/module.h"
 #include "graph/model/testing/model_text.h"
@@ -28,6 +24,7 @@
 #include "kernels/reference/kernels.h"
 #include "kernels/step_state.h"
 #include "nlohmann/json.hpp"
+#include "tests/harness/fixture_models.h"
 
 namespace shardgraph {
 namespace {
@@ -38,85 +35,10 @@ constexpr int64_t kBatch = 3;
 constexpr int64_t kLength = 24;
 constexpr int64_t kVocab = 131;
 
-struct FixtureModel {
-  const char* name;
-  const char* spec;
-  // Rotary angles are FP32 numbers in every dtype (kernels/embedding), those of
-  // the fixtures FP64: what that may change, relatively.
-  double fp64_tolerance;
-};
-
-const FixtureModel kModels[] = {
-    {"gpt2_tied",
-     "gpt2 { vocab_size: 131 n_positions: 32 n_embd: 48 n_head: 4 n_layer: 3 }",
-     1e-12},
-    {"gpt2_untied",
-     "gpt2 { vocab_size: 131 n_positions: 32 n_embd: 36 n_head: 3 n_layer: 2 "
-     "tie_word_embeddings: false }",
-     1e-12},
-    {"llama_gqa_untied",
-     "llama { vocab_size: 131 hidden_size: 48 intermediate_size: 100 "
-     "num_hidden_layers: 3 num_attention_heads: 6 num_key_value_heads: 2 "
-     "max_position_embeddings: 32 rms_norm_eps: 1e-5 }",
-     1e-6},
-    {"llama_tied",
-     "llama { vocab_size: 131 hidden_size: 64 intermediate_size: 96 "
-     "num_hidden_layers: 2 num_attention_heads: 4 num_key_value_heads: 2 "
-     "head_dim: 16 max_position_embeddings: 32 rms_norm_eps: 1e-5 "
-     "tie_word_embeddings: true }",
-     1e-6},
-};
-
-template <typename T>
-void AppendElements(absl::string_view data, Elements* elements) {
-  for (size_t at = 0; at < data.size(); at += sizeof(T)) {
-    T element;
-    std::memcpy(&element, data.data() + at, sizeof(T));
-    elements->push_back(static_cast<double>(element));
-  }
-}
-
-std::map<std::string, Elements> ReadTensors(const std::string& path) {
-  const auto file = SafetensorsFile::Open("tests/fixtures/" + path);
-  SG_CHECK(file.ok()) << file.status().ToString();
-  std::map<std::string, Elements> tensors;
-  for (const SafetensorsEntry& entry : (*file)->entries()) {
-    Elements& elements = tensors[entry.name];
-    const absl::string_view data = (*file)->Data(entry);
-    switch (entry.dtype.value()) {
-      case DType::kF32:
-        AppendElements<float>(data, &elements);
-        break;
-      case DType::kF64:
-        AppendElements<double>(data, &elements);
-        break;
-      case DType::kI32:
-        AppendElements<int32_t>(data, &elements);
-        break;
-      default:
-        SG_CHECK(false) << entry.name << " is " << entry.dtype_name;
-    }
-  }
-  return tensors;
-}
-
-nlohmann::json ReadJson(const std::string& path) {
-  std::ifstream file("tests/fixtures/" + path);
-  return nlohmann::json::parse(file);
-}
-
-// Weights by our names: a file may lack the prefix and hold attention masks.
-std::map<std::string, Elements> ReadWeights(const std::string& model) {
-  std::map<std::string, Elements> weights;
-  for (auto& [name, elements] : ReadTensors(model + "/model.safetensors")) {
-    if (absl::EndsWith(name, ".attn.bias")) continue;
-    const bool bare = absl::StartsWith(model, "gpt2") &&
-                      !absl::StartsWith(name, "transformer.") &&
-                      !absl::StartsWith(name, "lm_head.");
-    weights[absl::StrCat(bare ? "transformer." : "", name)] =
-        std::move(elements);
-  }
-  return weights;
+// Rotary angles are FP32 numbers in every dtype (kernels/embedding), those of
+// the fixtures FP64: what that may change, relatively.
+double Fp64Tolerance(const FixtureModel& fixture) {
+  return absl::StartsWith(fixture.name, "llama") ? 1e-6 : 1e-12;
 }
 
 // A fixture's model with its weights, ready to run phases of.
@@ -129,7 +51,8 @@ class FixtureRun {
         builder_(&graph_),
         parameters_(builder_, *model_, dtype, stacked),
         interpreter_(graph_, kernels) {
-    const std::map<std::string, Elements> weights = ReadWeights(fixture.name);
+    const std::map<std::string, Elements> weights =
+        ReadFixtureWeights(fixture.name);
     EXPECT_EQ(weights.size(), model_->parameters().size());
     for (const Parameter* parameter : model_->parameters()) {
       interpreter_.Write(parameters_.Get(*parameter),
@@ -184,25 +107,6 @@ class FixtureRun {
   Interpreter interpreter_;
 };
 
-double Norm(const Elements& a) {
-  double sum = 0;
-  for (const double x : a) sum += x * x;
-  return std::sqrt(sum);
-}
-
-Elements Difference(const Elements& a, const Elements& b) {
-  EXPECT_EQ(a.size(), b.size());
-  Elements d(a.size());
-  for (size_t i = 0; i < a.size(); ++i) d[i] = a[i] - b[i];
-  return d;
-}
-
-double Cosine(const Elements& a, const Elements& b) {
-  double dot = 0;
-  for (size_t i = 0; i < a.size(); ++i) dot += a[i] * b[i];
-  return dot / (Norm(a) * Norm(b));
-}
-
 struct Kernels {
   const char* name;
   const KernelTable& (*table)();
@@ -223,7 +127,7 @@ LossAndGradients ComputeGradients(const FixtureModel& fixture,
                                   const KernelTable& kernels, DType dtype,
                                   bool stacked) {
   const std::map<std::string, Elements> tokens =
-      ReadTensors("tokens.safetensors");
+      ReadFixtureTensors("tokens.safetensors");
   FixtureRun run(fixture, kernels, dtype, stacked);
   const ForwardResult forward =
       run.Emit("eval", {.mode = ForwardMode::kEvaluate,
@@ -252,57 +156,33 @@ LossAndGradients ComputeGradients(const FixtureModel& fixture,
   return result;
 }
 
-// Leaves out the elements whose gradient is zero in exact arithmetic.
-Elements WithoutKeyBias(const nlohmann::json& expected, const std::string& name,
-                        Elements elements) {
-  for (const nlohmann::json& bias : expected["key_biases"]) {
-    if (bias["name"] != name) continue;
-    elements.erase(elements.begin() + bias["begin"].get<int64_t>(),
-                   elements.begin() + bias["end"].get<int64_t>());
-  }
-  return elements;
-}
-
 TEST_P(ModelFixtureTest, Fp64IsTheTruth) {
   const FixtureModel& fixture = GetParam();
   const nlohmann::json expected =
-      ReadJson(absl::StrCat(fixture.name, "/expected.json"));
+      ReadFixtureJson(absl::StrCat(fixture.name, "/expected.json"));
   const std::map<std::string, Elements> truth =
-      ReadTensors(absl::StrCat(fixture.name, "/expected.safetensors"));
+      ReadFixtureTensors(absl::StrCat(fixture.name, "/expected.safetensors"));
   const double loss = expected["gradient"]["loss_fp64"];
   const double norm = expected["gradient"]["norm_fp64"];
   for (const bool stacked : {true, false}) {
     const LossAndGradients ours =
         ComputeGradients(fixture, ReferenceKernels(), DType::kF64, stacked);
-    EXPECT_NEAR(ours.loss, loss, fixture.fp64_tolerance * loss);
+    EXPECT_NEAR(ours.loss, loss, Fp64Tolerance(fixture) * loss);
     for (const auto& [name, gradient] : ours.gradients) {
-      EXPECT_LE(Norm(Difference(gradient, truth.at("gradient/" + name))),
-                fixture.fp64_tolerance * norm)
+      EXPECT_LE(L2Distance(gradient, truth.at("gradient/" + name)),
+                Fp64Tolerance(fixture) * norm)
           << name << (stacked ? " stacked" : "");
     }
   }
 }
 
-// The largest of the elements that WithoutKeyBias leaves out; 0 without any.
-double KeyBiasMax(const nlohmann::json& expected, const std::string& name,
-                  const Elements& elements) {
-  double largest = 0;
-  for (const nlohmann::json& bias : expected["key_biases"]) {
-    if (bias["name"] != name) continue;
-    for (int64_t i = bias["begin"]; i < bias["end"]; ++i) {
-      largest = std::max(largest, std::abs(elements[i]));
-    }
-  }
-  return largest;
-}
-
 TEST_P(ModelFixtureTest, Fp32IsAsGoodAsTorchs) {
   const FixtureModel& fixture = GetParam();
   const nlohmann::json expected =
-      ReadJson(absl::StrCat(fixture.name, "/expected.json"));
+      ReadFixtureJson(absl::StrCat(fixture.name, "/expected.json"));
   const nlohmann::json& gradient = expected["gradient"];
   const std::map<std::string, Elements> truth =
-      ReadTensors(absl::StrCat(fixture.name, "/expected.safetensors"));
+      ReadFixtureTensors(absl::StrCat(fixture.name, "/expected.safetensors"));
   const double global = gradient["norm_fp64"];
   for (const Kernels& kernels : kKernels) {
     const LossAndGradients ours =
@@ -314,7 +194,7 @@ TEST_P(ModelFixtureTest, Fp32IsAsGoodAsTorchs) {
       const Elements b =
           WithoutKeyBias(expected, name, truth.at("gradient/" + name));
       EXPECT_LE(
-          Norm(Difference(a, b)),
+          L2Distance(a, b),
           3 * torch["fp32"]["error_norm"].get<double>() +
               1e-6 * std::max(torch["norm_fp64"].get<double>(), 1e-3 * global))
           << kernels.name << " " << name;
@@ -327,10 +207,10 @@ TEST_P(ModelFixtureTest, Fp32IsAsGoodAsTorchs) {
 TEST_P(ModelFixtureTest, Bf16RoundsWhereTorchDoes) {
   const FixtureModel& fixture = GetParam();
   const nlohmann::json expected =
-      ReadJson(absl::StrCat(fixture.name, "/expected.json"));
+      ReadFixtureJson(absl::StrCat(fixture.name, "/expected.json"));
   const nlohmann::json& gradient = expected["gradient"];
   const std::map<std::string, Elements> truth =
-      ReadTensors(absl::StrCat(fixture.name, "/expected.safetensors"));
+      ReadFixtureTensors(absl::StrCat(fixture.name, "/expected.safetensors"));
   const double loss = gradient["loss_fp64"];
   const double torch_error =
       std::abs(gradient["loss_bf16"].get<double>() - loss);
@@ -345,7 +225,7 @@ TEST_P(ModelFixtureTest, Bf16RoundsWhereTorchDoes) {
           WithoutKeyBias(expected, name, truth.at("gradient/" + name));
       EXPECT_GE(Cosine(a, b), 0.9995) << kernels.name << " " << name;
       EXPECT_LE(
-          Norm(Difference(a, b)) / Norm(b),
+          L2Distance(a, b) / L2Norm(b),
           std::max(1.5 * torch["bf16"]["relative_error"].get<double>(), 2e-2))
           << kernels.name << " " << name;
     }
@@ -358,10 +238,10 @@ void ExpectGeneratedLogits(const FixtureModel& fixture,
                            const KernelTable& kernels, DType dtype,
                            double tolerance) {
   const Elements logits =
-      ReadTensors(absl::StrCat(fixture.name, "/expected.safetensors"))
+      ReadFixtureTensors(absl::StrCat(fixture.name, "/expected.safetensors"))
           .at("logits");
   const Elements inputs =
-      ReadTensors("tokens.safetensors").at("gradient.inputs");
+      ReadFixtureTensors("tokens.safetensors").at("gradient.inputs");
   constexpr int64_t kPrefill = 10;
   FixtureRun run(fixture, kernels, dtype, true);
   ForwardOptions options = {.mode = ForwardMode::kGenerate,
@@ -375,8 +255,8 @@ void ExpectGeneratedLogits(const FixtureModel& fixture,
   const auto expect_row = [&](int64_t row, ValueId value) {
     const Elements expected(logits.begin() + row * kVocab,
                             logits.begin() + (row + 1) * kVocab);
-    EXPECT_LE(Norm(Difference(run.Read(value), expected)),
-              tolerance * Norm(expected))
+    EXPECT_LE(L2Distance(run.Read(value), expected),
+              tolerance * L2Norm(expected))
         << "row " << row;
   };
   run.WritePosition(0);
@@ -400,13 +280,15 @@ void ExpectGeneratedLogits(const FixtureModel& fixture,
 TEST_P(ModelFixtureTest, GenerationGivesTheLogitsOfTheWholeSequence) {
   const FixtureModel& fixture = GetParam();
   ExpectGeneratedLogits(fixture, ReferenceKernels(), DType::kF64,
-                        fixture.fp64_tolerance);
+                        Fp64Tolerance(fixture));
   ExpectGeneratedLogits(fixture, CpuKernels(), DType::kF32, 1e-5);
   ExpectGeneratedLogits(fixture, CpuKernels(), DType::kBF16, 3e-2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, ModelFixtureTest,
-                         ::testing::ValuesIn(kModels), [](const auto& info) {
+                         ::testing::ValuesIn(FixtureModels().begin(),
+                                             FixtureModels().end()),
+                         [](const auto& info) {
                            return std::string(info.param.name);
                          });
 
