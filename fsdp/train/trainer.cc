@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/train/learning_rate.h"
+#include "graph/model_flops.h"
 #include "graph/step_plan.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
@@ -47,12 +48,8 @@ Trainer::Trainer(const TrainerOptions& options) : options_(options) {
   loss_pair_ = Find(graph.outputs, "loss_pair");
   gradient_norm_ = Find(graph.outputs, "gradient_norm");
   if (micro_ != kNone) {
-    // What is computed again counts once: model FLOPs are forward times three.
     model_flops_ =
-        3 *
-        MatmulFlopsOf(options.plan->plan,
-                      micro_)[static_cast<int>(Direction::kForward)] *
-        micro_batches_ * options.world_size;
+        ModelFlopsOf(graph, micro_) * micro_batches_ * options.world_size;
   }
 }
 

@@ -1,0 +1,108 @@
+// The JSON of a plan: names that scripts rely on.
+#include "nlohmann/json.hpp"
+
+#include "tools/plan/report.h"
+
+namespace shardgraph {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json Units(const PlanReport& report) {
+  Json units = Json::array();
+  for (const ShardUnit& unit : report.plan->layout.units()) {
+    Json parameters = Json::array();
+    for (const FlatMember& member : unit.flat.members) {
+      Json shape = Json::array();
+      for (int64_t size : member.parameter->shape) shape.push_back(size);
+      parameters.push_back({{"name", member.parameter->name},
+                            {"shape", std::move(shape)},
+                            {"offset", member.offset},
+                            {"numel", member.parameter->numel()}});
+    }
+    units.push_back({{"name", unit.name},
+                     {"numel", unit.flat.numel},
+                     {"padded_numel", unit.flat.padded_numel},
+                     {"shard_numel", unit.flat.shard_numel},
+                     {"parameters", std::move(parameters)}});
+  }
+  return units;
+}
+
+// peak_bytes and lower_bound_bytes are of what lives within a phase:
+// arena_bytes = persistent_bytes + peak_bytes.
+Json Memory(const PlanReport& report) {
+  const MemoryPlan& memory = report.plan->plan.memory;
+  Json by_kind = Json::object();
+  for (int kind = 0; kind < kNumMemoryKinds; ++kind)
+    by_kind[std::string(MemoryKindName(static_cast<MemoryKind>(kind)))] =
+        memory.bytes_by_kind[kind];
+  return {{"arena_bytes", memory.arena_bytes},
+          {"persistent_bytes", memory.persistent_bytes},
+          {"peak_bytes", memory.transient_bytes},
+          {"lower_bound_bytes", memory.transient_lower_bound},
+          {"by_kind", std::move(by_kind)}};
+}
+
+Json Time(const PlanReport& report) {
+  Json lanes = Json::array();
+  for (const LaneUse& lane : report.lanes) {
+    lanes.push_back({{"name", lane.name},
+                     {"busy_seconds", lane.busy_seconds},
+                     {"idle_share", lane.idle_share}});
+  }
+  return {{"step_seconds", report.step_seconds},
+          {"tokens_per_second", report.TokensPerSecond()},
+          {"mfu", report.Utilization()},
+          {"lanes", std::move(lanes)}};
+}
+
+Json Phases(const PlanReport& report) {
+  Json phases = Json::array();
+  for (const StepPhase& phase : report.step) {
+    const PhaseSchedule& schedule = report.plan->plan.schedules[phase.phase];
+    phases.push_back(
+        {{"name", report.plan->plan.graph.phases[phase.phase].name},
+         {"runs", phase.runs},
+         {"nodes", schedule.order.size()},
+         {"edges", schedule.edges.size()},
+         {"seconds", report.timelines[phase.phase].seconds}});
+  }
+  return phases;
+}
+
+}  // namespace
+
+std::string JsonReport(const PlanReport& report) {
+  const CommunicationVolume& volume = report.communication;
+  Json json = {{"units", Units(report)},
+               {"memory", Memory(report)},
+               {"communication",
+                {{"all_gather_bytes", volume.all_gather_bytes},
+                 {"reduce_scatter_bytes", volume.reduce_scatter_bytes},
+                 {"all_reduce_bytes", volume.all_reduce_bytes},
+                 {"all_to_all_bytes", volume.all_to_all_bytes}}},
+               {"nodes", report.nodes},
+               {"events", report.events},
+               {"flops", report.model_flops},
+               {"executed_flops", report.executed_flops},
+               {"hash", report.plan->plan.hash},
+               {"target", report.target.name()},
+               {"world_size", report.world_size},
+               {"micro_batches", report.micro_batches},
+               {"phases", Phases(report)},
+               {"time", Time(report)}};
+  if (report.target.memory_bytes() > 0) {
+    Json fitting = Json::array();
+    for (const FittingSetting& setting : report.fitting) {
+      fitting.push_back({{"settings", setting.settings},
+                         {"arena_bytes", setting.arena_bytes}});
+    }
+    json["fit"] = {{"memory_bytes", report.target.memory_bytes()},
+                   {"missing_bytes", report.missing_bytes},
+                   {"settings", std::move(fitting)}};
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace shardgraph

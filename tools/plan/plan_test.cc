@@ -1,0 +1,296 @@
+// plan: flags, figures, formats; the program's exit status.
+#include "tools/plan/plan.h"
+
+#include <sys/wait.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "graph/builder.h"
+#include "gtest/gtest.h"
+#include "kernels/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "tools/plan/report.h"
+#include "tools/plan/timeline.h"
+
+namespace shardgraph {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string Run(const std::vector<std::string>& args) {
+  const auto flags = ParsePlanFlags(args);
+  SG_CHECK_OK(flags);
+  const auto text = RunPlan(*flags);
+  SG_CHECK_OK(text);
+  return *text;
+}
+
+std::string ErrorOf(const std::vector<std::string>& args) {
+  const auto flags = ParsePlanFlags(args);
+  if (!flags.ok()) return std::string(flags.status().message());
+  return std::string(RunPlan(*flags).status().message());
+}
+
+TEST(PlanFlags, WrongOnesAreNamed) {
+  const std::vector<
+      std::pair<std::vector<std::string>, std::vector<std::string>>>
+      cases = {
+          {{}, {"--config is missing"}},
+          {{"--confg=quickstart"}, {"--confg", "did you mean --config?"}},
+          {{"--config"}, {"--config has no value"}},
+          {{"--config=quickstar"},
+           {"quickstar", "did you mean \"quickstart\"?"}},
+          {{"--config=quickstart", "--world_size=0"},
+           {"--world_size", "\"0\"", "1 or more"}},
+          {{"--config=quickstart", "--world_size=two"},
+           {"--world_size", "\"two\"", "1 or more"}},
+          {{"--config=quickstart", "--format=png"},
+           {"--format", "\"png\"", "text, json or svg"}},
+          {{"--config=quickstart", "--target=h1000"},
+           {"h1000", "did you mean \"h100\"?"}},
+          {{"--config=quickstart", "shard.prefetch=-1"},
+           {"shard.prefetch", "-1"}},
+          {{"--config=quickstart", "shrd.prefetch=1"},
+           {"shrd", "did you mean \"shard\"?"}},
+          {{"--config=quickstart", "prefetch"}, {"field.path=value"}},
+          {{"--config=quickstart", "model.llama.num_attention_heads=7"},
+           {"num_attention_heads", "7"}},
+          {{"--config=quickstart", "shard.strategy=ZERO1"},
+           {"shard.strategy", "ZERO1", "FULL_SHARD"}},
+      };
+  for (const auto& [args, words] : cases) {
+    const std::string error = ErrorOf(args);
+    for (const std::string& word : words)
+      EXPECT_TRUE(absl::StrContains(error, word)) << word << " in: " << error;
+  }
+}
+
+int ExitStatusOf(const std::string& arguments) {
+  const int status = std::system(
+      absl::StrCat("tools/plan/plan ", arguments, " > /dev/null 2>&1").c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(PlanProgram, ExitStatus) {
+  EXPECT_EQ(ExitStatusOf("--config=quickstart --world_size=2"), 0);
+  EXPECT_EQ(ExitStatusOf("--help"), 0);
+  EXPECT_EQ(ExitStatusOf("--config=quickstart --frmat=text"), 2);
+  EXPECT_EQ(ExitStatusOf("--config=absent/config.textproto"), 2);
+  EXPECT_EQ(ExitStatusOf("--config=quickstart shard.strategy=ZERO1"), 2);
+  EXPECT_EQ(ExitStatusOf("--config=quickstart > /dev/full"), 1);
+}
+
+TEST(PlanJson, KeysAndFigures) {
+  const Json json = Json::parse(
+      Run({"--config=quickstart", "--world_size=2", "--target=cpu_avx2",
+           "--format=json", "data.micro_batch_size=2"}));
+  for (const char* key : {"units", "memory", "communication", "nodes", "events",
+                          "flops", "hash"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_EQ(json["micro_batches"], 4);
+  // Root, embedding, six blocks, head.
+  ASSERT_EQ(json["units"].size(), 9u);
+  EXPECT_EQ(json["units"][0]["name"], "");
+  EXPECT_EQ(json["units"][2]["name"], "model.layers.0");
+  int64_t shards = 0, once = 0;
+  for (const Json& unit : json["units"]) {
+    int64_t numel = 0;
+    for (const Json& parameter : unit["parameters"]) {
+      int64_t product = 1;
+      for (const Json& size : parameter["shape"])
+        product *= size.get<int64_t>();
+      EXPECT_EQ(parameter["numel"], product);
+      EXPECT_LE(parameter["offset"].get<int64_t>() + product,
+                unit["padded_numel"].get<int64_t>());
+      numel += product;
+    }
+    EXPECT_EQ(unit["numel"], numel);
+    EXPECT_EQ(unit["padded_numel"], 2 * unit["shard_numel"].get<int64_t>());
+    shards += unit["shard_numel"].get<int64_t>();
+    if (unit["name"] == "lm_head" || unit["name"] == "model.embed_tokens")
+      once += unit["shard_numel"].get<int64_t>();
+  }
+  // BF16 gathered in forward and, but for head and embedding, again in
+  // backward; FP32 reduced; four micro-batches, one other rank.
+  const Json& communication = json["communication"];
+  EXPECT_EQ(communication["all_gather_bytes"], 4 * (2 * shards - once) * 2);
+  EXPECT_EQ(communication["reduce_scatter_bytes"], 4 * shards * 4);
+  EXPECT_EQ(communication["all_reduce_bytes"], 9 * 8 + 16);
+
+  const Json& memory = json["memory"];
+  EXPECT_EQ(memory["arena_bytes"], memory["persistent_bytes"].get<int64_t>() +
+                                       memory["peak_bytes"].get<int64_t>());
+  EXPECT_LE(memory["lower_bound_bytes"], memory["peak_bytes"]);
+  EXPECT_EQ(memory["by_kind"]["master_parameter"], 4 * shards);
+  EXPECT_EQ(memory["by_kind"]["optimizer_state"], 8 * shards);
+
+  // Products of a block over 2 x 256 rows: q, o: C C; k, v: C C / 3; gate, up,
+  // down: C F; scores and sums: half of T T C each. The head: C V.
+  constexpr double kRows = 512, kWidth = 192, kInner = 512, kVocab = 256;
+  const double block = 2 * kRows *
+                           (2 * kWidth * kWidth + 2 * kWidth * kWidth / 3 +
+                            3 * kWidth * kInner) +
+                       2.0 * kRows * 256 * kWidth;
+  const double forward = 6 * block + 2 * kRows * kWidth * kVocab;
+  EXPECT_NEAR(json["flops"].get<double>() / (4 * 3 * forward), 1, 1e-12);
+  EXPECT_GT(json["time"]["step_seconds"], 0);
+  EXPECT_FALSE(json.contains("fit"));
+}
+
+TEST(PlanJson, RecomputationIsNoModelWork) {
+  const std::vector<std::string> args = {"--config=quickstart",
+                                         "--format=json"};
+  const Json none = Json::parse(Run(args));
+  std::vector<std::string> full_args = args;
+  full_args.push_back("shard.recompute=FULL");
+  const Json full = Json::parse(Run(full_args));
+  EXPECT_EQ(none["flops"], full["flops"]);
+  EXPECT_LT(none["executed_flops"], full["executed_flops"]);
+  EXPECT_NE(none["hash"], full["hash"]);
+}
+
+// A target with little memory, next to the test's other files.
+std::string SmallTarget(int64_t memory_bytes) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/small.textproto");
+  std::ofstream(path) << "name: \"small\" lanes: 2 buffer_alignment: 256 "
+                         "window_alignment: 4096 bf16_flops: 1e12 fp32_flops: "
+                         "1e11 memory_bandwidth: 1e10 network_bandwidth: 1e9 "
+                         "memory_bytes: "
+                      << memory_bytes << "\n";
+  return path;
+}
+
+TEST(PlanFit, SaysWhatWouldFit) {
+  const auto plan = [](int64_t memory_bytes) {
+    return Json::parse(
+        Run({"--config=quickstart", "--format=json",
+             absl::StrCat("--target=", SmallTarget(memory_bytes)),
+             "data.micro_batch_size=8"}));
+  };
+  const Json enough = plan(int64_t{1} << 40);
+  EXPECT_EQ(enough["fit"]["missing_bytes"], 0);
+  EXPECT_TRUE(enough["fit"]["settings"].empty());
+
+  // One byte is missing: each change is enough, and is what it says.
+  const int64_t arena = enough["memory"]["arena_bytes"];
+  const Json short_of_one = plan(arena - 1);
+  EXPECT_EQ(short_of_one["fit"]["missing_bytes"], 1);
+  std::set<std::string> settings;
+  for (const Json& setting : short_of_one["fit"]["settings"]) {
+    settings.insert(setting["settings"].get<std::string>());
+    EXPECT_LT(setting["arena_bytes"], arena);
+    const Json again =
+        Json::parse(Run({"--config=quickstart", "--format=json",
+                         absl::StrCat("--target=", SmallTarget(arena)),
+                         "data.micro_batch_size=8", setting["settings"]}));
+    EXPECT_EQ(again["memory"]["arena_bytes"], setting["arena_bytes"]);
+  }
+  EXPECT_EQ(settings, (std::set<std::string>{"shard.recompute=FULL",
+                                             "data.micro_batch_size=4",
+                                             "--world_size=2"}));
+  EXPECT_TRUE(
+      absl::StrContains(Run({"--config=quickstart",
+                             absl::StrCat("--target=", SmallTarget(arena - 1)),
+                             "data.micro_batch_size=8"}),
+                        "does not fit"));
+
+  const Json hopeless = plan(1000);
+  EXPECT_TRUE(hopeless["fit"]["settings"].empty());
+}
+
+TEST(PlanText, SaysWhatMatters) {
+  const std::string text =
+      Run({"--config=quickstart", "--world_size=2", "--target=cpu_avx2"});
+  for (const char* words :
+       {"quickstart: ", "over 2 ranks", "model.layers.0 .. model.layers.5  x6",
+        "optimizer_state", "live at the peak", "all-gather", "model FLOPs",
+        "communication lane idle", "hash "}) {
+    EXPECT_TRUE(absl::StrContains(text, words)) << words << " in:\n" << text;
+  }
+}
+
+// Elements are opened and closed; lanes, waits and memory are drawn.
+TEST(PlanSvg, IsWellFormed) {
+  const std::string svg = Run({"--config=quickstart", "--world_size=2",
+                               "--target=h100", "--format=svg"});
+  std::vector<std::string> open;
+  for (size_t at = svg.find('<'); at != std::string::npos;
+       at = svg.find('<', at + 1)) {
+    const size_t end = svg.find('>', at);
+    ASSERT_NE(end, std::string::npos);
+    const std::string tag = svg.substr(at + 1, end - at - 1);
+    if (tag[0] == '/') {
+      ASSERT_FALSE(open.empty());
+      EXPECT_EQ(open.back(), tag.substr(1));
+      open.pop_back();
+    } else if (tag.back() != '/') {
+      open.push_back(tag.substr(0, tag.find(' ')));
+    }
+  }
+  EXPECT_TRUE(open.empty());
+  for (const char* words : {">compute<", ">gather<", ">reduce<", "url(#wait)",
+                            "gathered parameters", "arena "}) {
+    EXPECT_TRUE(absl::StrContains(svg, words)) << words;
+  }
+  EXPECT_FALSE(absl::StrContains(svg, "nan"));
+  EXPECT_FALSE(absl::StrContains(svg, "inf\""));
+}
+
+TEST(CostModel, MaximumOfComputeAndMemory) {
+  Graph graph;
+  graph.groups = {{"shard", 4, 1}};
+  GraphBuilder b(&graph);
+  b.SetPhase("micro");
+  const ValueId x = b.Input("x", TensorType(DType::kBF16, {64, 32}));
+  const ValueId w = b.Input("w", TensorType(DType::kBF16, {32, 16}));
+  const ValueId y = b.Emit1("matmul", {x, w});
+  b.Emit1("add", {y, y});
+  const ValueId shard = b.Input("s", TensorType(DType::kF32, {100}));
+  b.Emit1("all_gather", {shard},
+          Attributes().SetString(kGroupAttribute, "shard").SetInt("size", 4));
+  b.Emit1("all_reduce", {shard},
+          Attributes().SetString(kGroupAttribute, "shard").SetInt("size", 4));
+  TargetSpec target;
+  target.set_bf16_flops(1000);
+  target.set_fp32_flops(10);
+  target.set_memory_bandwidth(1e6);
+  target.set_network_bandwidth(10);
+  target.set_network_latency(0.5);
+  target.set_launch_latency(0.25);
+  const NodeSeconds seconds = CostModel(target);
+  EXPECT_DOUBLE_EQ(seconds(graph, graph.nodes[0]),
+                   2.0 * 64 * 32 * 16 / 1000 + 0.25);
+  target.set_memory_bandwidth(1);
+  // Bytes: two operands and a result of 64 x 16.
+  EXPECT_DOUBLE_EQ(CostModel(target)(graph, graph.nodes[1]),
+                   3 * 64 * 16 * 2 + 0.25);
+  // 1,600 bytes, of which a rank moves three quarters; an all-reduce of 400
+  // moves twice that share.
+  EXPECT_DOUBLE_EQ(seconds(graph, graph.nodes[2]), 1200 / 10.0 + 0.5);
+  EXPECT_DOUBLE_EQ(seconds(graph, graph.nodes[3]), 2 * 300 / 10.0 + 0.5);
+}
+
+TEST(Print, Units) {
+  EXPECT_EQ(PrintBytes(0), "0 B");
+  EXPECT_EQ(PrintBytes(1023), "1023 B");
+  EXPECT_EQ(PrintBytes(1024), "1.00 KiB");
+  EXPECT_EQ(PrintBytes(1.5 * 1024 * 1024 * 1024), "1.50 GiB");
+  EXPECT_EQ(PrintCount(0), "0");
+  EXPECT_EQ(PrintCount(999), "999");
+  EXPECT_EQ(PrintCount(-1000), "-1,000");
+  EXPECT_EQ(PrintCount(124439808), "124,439,808");
+  EXPECT_EQ(PrintSeconds(0.00123), "1.23 ms");
+  EXPECT_EQ(PrintSeconds(2140), "35 min 40 s");
+}
+
+}  // namespace
+}  // namespace shardgraph
