@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string Run(const std::vector<std::string>& args) {
+std::string PlanOf(const std::vector<std::string>& args) {
   const auto flags = ParsePlanFlags(args);
   SG_CHECK_OK(flags);
   const auto text = RunPlan(*flags);
@@ -75,7 +75,7 @@ TEST(PlanFlags, WrongOnesAreNamed) {
 
 int ExitStatusOf(const std::string& arguments) {
   const int status = std::system(
-      absl::StrCat("tools/plan/plan ", arguments, " > /dev/null 2>&1").c_str());
+      absl::StrCat("tools/plan/plan > /dev/null 2>&1 ", arguments).c_str());
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
@@ -90,8 +90,8 @@ TEST(PlanProgram, ExitStatus) {
 
 TEST(PlanJson, KeysAndFigures) {
   const Json json = Json::parse(
-      Run({"--config=quickstart", "--world_size=2", "--target=cpu_avx2",
-           "--format=json", "data.micro_batch_size=2"}));
+      PlanOf({"--config=quickstart", "--world_size=2", "--target=cpu_avx2",
+              "--format=json", "data.micro_batch_size=2"}));
   for (const char* key : {"units", "memory", "communication", "nodes", "events",
                           "flops", "hash"}) {
     EXPECT_TRUE(json.contains(key)) << key;
@@ -149,10 +149,10 @@ TEST(PlanJson, KeysAndFigures) {
 TEST(PlanJson, RecomputationIsNoModelWork) {
   const std::vector<std::string> args = {"--config=quickstart",
                                          "--format=json"};
-  const Json none = Json::parse(Run(args));
+  const Json none = Json::parse(PlanOf(args));
   std::vector<std::string> full_args = args;
   full_args.push_back("shard.recompute=FULL");
-  const Json full = Json::parse(Run(full_args));
+  const Json full = Json::parse(PlanOf(full_args));
   EXPECT_EQ(none["flops"], full["flops"]);
   EXPECT_LT(none["executed_flops"], full["executed_flops"]);
   EXPECT_NE(none["hash"], full["hash"]);
@@ -172,9 +172,9 @@ std::string SmallTarget(int64_t memory_bytes) {
 TEST(PlanFit, SaysWhatWouldFit) {
   const auto plan = [](int64_t memory_bytes) {
     return Json::parse(
-        Run({"--config=quickstart", "--format=json",
-             absl::StrCat("--target=", SmallTarget(memory_bytes)),
-             "data.micro_batch_size=8"}));
+        PlanOf({"--config=quickstart", "--format=json",
+                absl::StrCat("--target=", SmallTarget(memory_bytes)),
+                "data.micro_batch_size=8"}));
   };
   const Json enough = plan(int64_t{1} << 40);
   EXPECT_EQ(enough["fit"]["missing_bytes"], 0);
@@ -189,19 +189,19 @@ TEST(PlanFit, SaysWhatWouldFit) {
     settings.insert(setting["settings"].get<std::string>());
     EXPECT_LT(setting["arena_bytes"], arena);
     const Json again =
-        Json::parse(Run({"--config=quickstart", "--format=json",
-                         absl::StrCat("--target=", SmallTarget(arena)),
-                         "data.micro_batch_size=8", setting["settings"]}));
+        Json::parse(PlanOf({"--config=quickstart", "--format=json",
+                            absl::StrCat("--target=", SmallTarget(arena)),
+                            "data.micro_batch_size=8", setting["settings"]}));
     EXPECT_EQ(again["memory"]["arena_bytes"], setting["arena_bytes"]);
   }
   EXPECT_EQ(settings, (std::set<std::string>{"shard.recompute=FULL",
                                              "data.micro_batch_size=4",
                                              "--world_size=2"}));
-  EXPECT_TRUE(
-      absl::StrContains(Run({"--config=quickstart",
-                             absl::StrCat("--target=", SmallTarget(arena - 1)),
-                             "data.micro_batch_size=8"}),
-                        "does not fit"));
+  EXPECT_TRUE(absl::StrContains(
+      PlanOf({"--config=quickstart",
+              absl::StrCat("--target=", SmallTarget(arena - 1)),
+              "data.micro_batch_size=8"}),
+      "does not fit"));
 
   const Json hopeless = plan(1000);
   EXPECT_TRUE(hopeless["fit"]["settings"].empty());
@@ -209,7 +209,7 @@ TEST(PlanFit, SaysWhatWouldFit) {
 
 TEST(PlanText, SaysWhatMatters) {
   const std::string text =
-      Run({"--config=quickstart", "--world_size=2", "--target=cpu_avx2"});
+      PlanOf({"--config=quickstart", "--world_size=2", "--target=cpu_avx2"});
   for (const char* words :
        {"quickstart: ", "over 2 ranks", "model.layers.0 .. model.layers.5  x6",
         "optimizer_state", "live at the peak", "all-gather", "model FLOPs",
@@ -220,8 +220,8 @@ TEST(PlanText, SaysWhatMatters) {
 
 // Elements are opened and closed; lanes, waits and memory are drawn.
 TEST(PlanSvg, IsWellFormed) {
-  const std::string svg = Run({"--config=quickstart", "--world_size=2",
-                               "--target=h100", "--format=svg"});
+  const std::string svg = PlanOf({"--config=quickstart", "--world_size=2",
+                                  "--target=h100", "--format=svg"});
   std::vector<std::string> open;
   for (size_t at = svg.find('<'); at != std::string::npos;
        at = svg.find('<', at + 1)) {
