@@ -238,7 +238,7 @@ TEST(PlanSvg, IsWellFormed) {
   }
   EXPECT_TRUE(open.empty());
   for (const char* words : {">compute<", ">gather<", ">reduce<", "url(#wait)",
-                            "gathered parameters", "arena "}) {
+                            "url(#lost)", "gathered parameters", "arena "}) {
     EXPECT_TRUE(absl::StrContains(svg, words)) << words;
   }
   EXPECT_FALSE(absl::StrContains(svg, "nan"));

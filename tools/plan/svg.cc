@@ -16,7 +16,7 @@ namespace shardgraph {
 namespace {
 
 // Pixels.
-constexpr double kWidth = 1200, kLeft = 118, kRight = 24, kTop = 88;
+constexpr double kWidth = 1200, kLeft = 128, kRight = 24, kTop = 88;
 constexpr double kLaneHeight = 38, kLaneGap = 18, kMemoryHeight = 190;
 constexpr double kPlot = kWidth - kLeft - kRight, kPhaseGap = 26;
 // Nodes narrower than this are drawn together with their neighbours.
@@ -82,6 +82,14 @@ double TickStep(double range, int count) {
   return 10 * power;
 }
 
+std::string Hatch(absl::string_view id, absl::string_view color) {
+  return absl::StrFormat(
+      "<pattern id=\"%s\" width=\"6\" height=\"6\" "
+      "patternTransform=\"rotate(45)\" patternUnits=\"userSpaceOnUse\">"
+      "<line y2=\"6\" stroke=\"%s\" stroke-width=\"2.4\"/></pattern>",
+      id, color);
+}
+
 class Picture {
  public:
   explicit Picture(const PlanReport& report)
@@ -111,12 +119,10 @@ class Picture {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
         "width=\"%.0f\" height=\"%.0f\" font-family=\"Helvetica, Arial, "
         "sans-serif\" font-size=\"12\" fill=\"#2b3440\">\n"
-        "<defs><pattern id=\"wait\" width=\"6\" height=\"6\" "
-        "patternTransform=\"rotate(45)\" patternUnits=\"userSpaceOnUse\">"
-        "<rect width=\"6\" height=\"6\" fill=\"#f7f1ef\"/><line y2=\"6\" "
-        "stroke=\"#d5685c\" stroke-width=\"2.4\"/></pattern></defs>\n"
+        "<defs>%s%s</defs>\n"
         "<rect width=\"%.0f\" height=\"%.0f\" fill=\"#ffffff\"/>\n",
-        kWidth, height, kWidth, height, kWidth, height);
+        kWidth, height, kWidth, height, Hatch("lost", "#d5685c"),
+        Hatch("wait", "#b3bbc5"), kWidth, height);
     Title();
     Axis();
     for (const StepPhase& phase : report_.step) {
@@ -194,7 +200,7 @@ class Picture {
       for (double t = 0; t <= seconds * 1.0001 && seconds > 0; t += step) {
         const double x = left + t * scale_;
         Line(x, kTop - 8, x, bottom, "stroke=\"#e3e7ec\" stroke-width=\"0.8\"");
-        if (width > 60 || t == 0)
+        if (width > 60 || left == kLeft)
           Text(x, bottom + 16, PrintSeconds(t),
                "text-anchor=\"middle\" font-size=\"11\" fill=\"#5b6673\"");
       }
@@ -250,7 +256,7 @@ class Picture {
           flush();
           Rect(X(timeline.phase, time.ready), top + kLaneHeight * 0.3,
                (time.begin - time.ready) * scale_, kLaneHeight * 0.4,
-               "url(#wait)",
+               lane == 0 ? "url(#lost)" : "url(#wait)",
                absl::StrCat("waits ", PrintSeconds(time.begin - time.ready)));
         }
         const bool joins = bar.nodes > 0 && node.unit == bar.node->unit &&
@@ -445,7 +451,8 @@ class Picture {
       entry(kNodeColors[direction][0], kNodeColors[direction][1],
             DirectionName(static_cast<Direction>(direction)));
     }
-    entry("url(#wait)", "", "wait for another lane");
+    entry("url(#lost)", "", "compute waits");
+    entry("url(#wait)", "", "another lane waits");
     Text(x, y, "shades alternate by unit",
          "font-size=\"11.5\" fill=\"#5b6673\"");
     y += 26;
