@@ -50,6 +50,7 @@ class Rank {
        const TrainingPlan& plan, int rank)
       : config_(config), options_(options), plan_(plan), rank_(rank) {}
 
+  // `result`: null, or where losses and norms go.
   absl::Status Run(CommunicatorFactory* factory, Whole* initial, Whole* weights,
                    Whole* gradients, TrainingRunResult* result) {
     CpuBackendOptions backend_options;
@@ -100,7 +101,7 @@ class Rank {
     Trainer trainer(trainer_options);
     for (int64_t step = 0; step < config_.run().steps(); ++step) {
       SG_ASSIGN_OR_RETURN(const StepMetrics metrics, trainer.Step(step));
-      if (rank_ == 0) {
+      if (result != nullptr) {
         result->losses.push_back(metrics.loss);
         result->gradient_norms.push_back(metrics.gradient_norm);
       }
@@ -187,18 +188,17 @@ class Rank {
   const StepState fresh_;
 };
 
-}  // namespace
-
-absl::StatusOr<TrainingRunResult> RunTraining(
-    TrainConfig config, const TrainingRunOptions& options) {
+// Resolves the config and plans it.
+absl::StatusOr<std::unique_ptr<TrainingPlan>> MakePlan(
+    const TrainingRunOptions& options, TrainConfig* config) {
   SG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                      MakeModel(config.model()));
-  ResolveTrainConfig(model->max_positions(), options.world_size, &config);
+                      MakeModel(config->model()));
+  ResolveTrainConfig(model->max_positions(), options.world_size, config);
   SG_RETURN_IF_ERROR(
-      ValidateTrainConfig(config, model->max_positions(), options.world_size));
+      ValidateTrainConfig(*config, model->max_positions(), options.world_size));
 
   PlanRequest request;
-  request.config = &config;
+  request.config = config;
   request.world_size = options.world_size;
   request.target = options.target;
   if (request.target.lanes() == 0) {
@@ -209,9 +209,15 @@ absl::StatusOr<TrainingRunResult> RunTraining(
   }
   request.workspace = KernelWorkspace(
       options.kernels != nullptr ? *options.kernels : CpuKernels());
-  SG_ASSIGN_OR_RETURN(const std::unique_ptr<TrainingPlan> plan,
-                      MakeTrainingPlan(request));
+  return MakeTrainingPlan(request);
+}
 
+}  // namespace
+
+absl::StatusOr<TrainingRunResult> RunTraining(
+    TrainConfig config, const TrainingRunOptions& options) {
+  SG_ASSIGN_OR_RETURN(const std::unique_ptr<TrainingPlan> plan,
+                      MakePlan(options, &config));
   std::vector<std::unique_ptr<CommunicatorFactory>> factories =
       MakeLoopbackWorld(options.world_size);
   TrainingRunResult result;
@@ -223,13 +229,30 @@ absl::StatusOr<TrainingRunResult> RunTraining(
       // A rank that fails gives up its factory, which tells the others.
       const std::unique_ptr<CommunicatorFactory> factory =
           std::move(factories[rank]);
-      statuses[rank] =
-          Rank(config, options, *plan, rank)
-              .Run(factory.get(), &initial, &weights, &gradients, &result);
+      statuses[rank] = Rank(config, options, *plan, rank)
+                           .Run(factory.get(), &initial, &weights, &gradients,
+                                rank == 0 ? &result : nullptr);
     });
   }
   for (std::thread& thread : threads) thread.join();
   for (const absl::Status& status : statuses) SG_RETURN_IF_ERROR(status);
+  result.initial = initial.Take();
+  result.weights = weights.Take();
+  result.gradients = gradients.Take();
+  return result;
+}
+
+absl::StatusOr<TrainingRunResult> RunTrainingRank(
+    TrainConfig config, TrainingRunOptions options,
+    CommunicatorFactory& factory) {
+  options.world_size = factory.size();
+  SG_ASSIGN_OR_RETURN(const std::unique_ptr<TrainingPlan> plan,
+                      MakePlan(options, &config));
+  TrainingRunResult result;
+  Whole initial(*plan->model), weights(*plan->model), gradients(*plan->model);
+  SG_RETURN_IF_ERROR(
+      Rank(config, options, *plan, factory.rank())
+          .Run(&factory, &initial, &weights, &gradients, &result));
   result.initial = initial.Take();
   result.weights = weights.Take();
   result.gradients = gradients.Take();

@@ -1,5 +1,5 @@
-// Runs a training in this process, its ranks as threads over loopback, and
-// returns what it did: for parity tests.
+// Runs a training, all its ranks as threads over loopback or one rank over
+// communicators from outside, and returns what it did: for parity tests.
 #ifndef TESTS_HARNESS_TRAINING_RUN_H_
 #define TESTS_HARNESS_TRAINING_RUN_H_
 
@@ -14,13 +14,14 @@
 #include "fsdp/data/batches.h"
 #include "fsdp/train/training_plan.h"
 #include "graph/executor.h"
+#include "kernels/collective/communicator.h"
 #include "kernels/kernel.h"
 #include "proto/train.pb.h"
 
 namespace shardgraph {
 
 struct TrainingRunOptions {
-  int world_size = 1;
+  int world_size = 1;                    // RunTraining
   int threads = 1;                       // compute threads of each rank
   const KernelTable* kernels = nullptr;  // null: those of the CPU backend
   TargetSpec target;                     // lanes 0: two
@@ -51,6 +52,13 @@ struct TrainingRunResult {
 // Runs config.run.steps steps. `config` need not be resolved.
 absl::StatusOr<TrainingRunResult> RunTraining(
     TrainConfig config, const TrainingRunOptions& options);
+
+// The same on the rank of `factory` alone: of the weights and gradients only
+// its own parts are filled, the rest is 0. Collective: the other ranks of the
+// factory's world do likewise. `options.world_size` is not looked at.
+absl::StatusOr<TrainingRunResult> RunTrainingRank(TrainConfig config,
+                                                  TrainingRunOptions options,
+                                                  CommunicatorFactory& factory);
 
 // || a - b || / || b ||, over all elements; 0 when both are zero.
 double RelativeDifference(const std::vector<float>& a,
