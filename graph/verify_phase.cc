@@ -27,7 +27,9 @@ struct Meaning {
   int32_t writer = kNever;
   ByLane readers = kNoLane;         // since the write
   ByLane latest_readers = kNoLane;  // of each lane the last in program order
-  absl::InlinedVector<ValueId, 2> unread;  // written, not read since
+  // Results that only a result tied to them may overwrite: of a phase-lifetime
+  // buffer all of this run, of a persistent one those not read since.
+  absl::InlinedVector<ValueId, 2> versions;
 };
 
 // Who holds bytes of the arena.
@@ -174,14 +176,19 @@ class PhaseVerifier {
       SG_RETURN_IF_ERROR(
           Occupy(value.buffer, value.begin(), value.end(), /*keeps=*/true));
     }
-    for (ValueId result : node.results) {
-      const Value& value = graph_.values[result];
-      SG_RETURN_IF_ERROR(
-          Write(value.buffer, value.begin(), value.end(), result));
+    const int num_operands = static_cast<int>(node.operands.size());
+    const int num_results = static_cast<int>(node.results.size());
+    for (int r = 0; r < num_results; ++r) {
+      const Value& value = graph_.values[node.results[r]];
+      const bool tied = TiedOperand(*node.op, node.attributes, num_operands,
+                                    num_results, r) >= 0;
+      SG_RETURN_IF_ERROR(Write(value.buffer, value.begin(), value.end(),
+                               node.results[r], tied));
     }
     if (node.workspace != kNone) {
       SG_RETURN_IF_ERROR(Write(node.workspace, 0,
-                               graph_.buffers[node.workspace].bytes, kNone));
+                               graph_.buffers[node.workspace].bytes, kNone,
+                               /*tied=*/false));
     }
     return absl::OkStatus();
   }
@@ -196,6 +203,7 @@ class PhaseVerifier {
     absl::Status status;
     const int32_t lane = schedule_.lanes[position_];
     const int32_t program = program_[id(position_)];
+    const bool persistent = graph_.buffers[buffer].lifetime != Lifetime::kPhase;
     meaning_[buffer].ForEach(
         begin, end, InitialMeaning(buffer),
         [&](int64_t from, int64_t to, Meaning& state) {
@@ -206,7 +214,7 @@ class PhaseVerifier {
           int32_t& latest = state.latest_readers[lane];
           if (latest == kNever || program_[id(latest)] < program)
             latest = position_;
-          state.unread.clear();
+          if (persistent) state.versions.clear();
         });
     return status;
   }
@@ -256,8 +264,9 @@ class PhaseVerifier {
     return absl::OkStatus();
   }
 
-  absl::Status Write(BufferId buffer, int64_t begin, int64_t end,
-                     ValueId value) {
+  // Of a result, or of a workspace (value kNone). `tied`: to an operand.
+  absl::Status Write(BufferId buffer, int64_t begin, int64_t end, ValueId value,
+                     bool tied) {
     absl::Status status;
     Meaning next;
     const bool strided =
@@ -274,26 +283,27 @@ class PhaseVerifier {
                                      from, to);
             }
           }
-          for (ValueId lost : state.unread) {
+          for (ValueId old : state.versions) {
             if (!status.ok() || value == kNone) break;
-            if (MayOverlap(graph_.values[lost], graph_.values[value]) &&
-                state.writer != position_) {
+            const NodeId producer = graph_.values[old].producer;
+            if (!tied && producer != id(position_) &&
+                MayOverlap(graph_.values[old], graph_.values[value])) {
               status = Error(absl::StrCat(
-                  "overwrites ", Bytes(buffer, from, to), ", which ",
-                  NodeText(state.writer),
-                  " wrote and nothing has read: a contribution is lost, "
+                  "overwrites ", Bytes(buffer, from, to), ", which \"",
+                  PrintNode(graph_, producer),
+                  "\" wrote, and does not add to it: a contribution is lost, "
                   "accumulate is missing"));
             }
-            if (strided && std::find(next.unread.begin(), next.unread.end(),
-                                     lost) == next.unread.end()) {
-              next.unread.push_back(lost);
+            if (strided && std::find(next.versions.begin(), next.versions.end(),
+                                     old) == next.versions.end()) {
+              next.versions.push_back(old);
             }
           }
         });
     SG_RETURN_IF_ERROR(status);
     next.written = true;
     next.writer = position_;
-    if (value != kNone) next.unread.push_back(value);
+    if (value != kNone) next.versions.push_back(value);
     meaning_[buffer].Set(begin, end, std::move(next));
     SG_RETURN_IF_ERROR(Occupy(buffer, begin, end, /*keeps=*/false));
     // Everybody before has finished: the writer stands for all.

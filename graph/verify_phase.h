@@ -19,12 +19,10 @@ using ShardSegments = std::map<BufferId, const std::vector<int64_t>*>;
 // permutation, edges forward, lanes below num_lanes), and checks
 // - meaning: on the bytes of each buffer, conflicting accesses come in program
 //   order and are ordered by lanes and edges; no op reads bytes that were not
-//   written in this run, except that padding may pass through reductions; no
-//   contribution is overwritten before it is read;
-// - memory: on the bytes of the arena, a buffer takes over bytes only when
-// every
-//   access of the one before has finished, and never loses bytes it still
-//   reads.
+//   written in this run, except that padding may pass through reductions; a
+//   result that is not tied to an operand never replaces what was written;
+// - memory: on the bytes of the arena, a buffer takes over bytes only when all
+//   accesses of the one before have finished, and never loses bytes it reads.
 // A run depends on those before it only through persistent buffers, which all
 // lanes have left when it starts (they are joined at the end of a phase): what
 // holds for one run holds for any sequence of runs.

@@ -242,7 +242,29 @@ TEST(VerifyTest, RefusesAContributionThatReplacesTheFirst) {
     if (node.attributes.Int("accumulate") == 0) continue;
     node.attributes.SetInt("accumulate", 0);
     node.operands.pop_back();
-    ExpectRefused(plan, {"nothing has read: a contribution is lost"});
+    ExpectRefused(plan, {"a contribution is lost"});
+  }
+}
+
+// Though the first was read: by what else its gradient flows to.
+TEST(VerifyTest, RefusesAVersionThatIsNotTiedToTheOneBefore) {
+  for (const bool tied : {true, false}) {
+    TestGraph test;
+    test.SetPhase("p");
+    const BufferId x = test.AddBuffer("x", 64, Lifetime::kRun);
+    const BufferId dx = test.AddBuffer("dx", 64);
+    test.Compute({x}, {dx});
+    test.Compute({dx}, {x});
+    const ValueId old = test.View(dx);
+    test.Add("compute", {test.View(x), old}, {test.View(dx)},
+             Attributes().SetInt("accumulate", tied));
+    test.Compute({dx}, {x});
+    const StepPlan plan = MakePlan(test.graph(), 1);
+    if (tied) {
+      EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
+    } else {
+      ExpectRefused(plan, {"does not add to it"});
+    }
   }
 }
 

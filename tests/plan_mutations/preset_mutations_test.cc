@@ -1,0 +1,233 @@
+// Breaks the plans of presets over two ranks in every way that Verify must
+// notice.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "fsdp/config/train_config.h"
+#include "fsdp/train/training_plan.h"
+#include "graph/graph.h"
+#include "graph/passes.h"
+#include "graph/step_plan.h"
+#include "graph/workspace.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/op.h"
+#include "kernels/status_macros.h"
+
+namespace shardgraph {
+namespace {
+
+constexpr char kConfigs[] = "proto/configs";
+constexpr char kTargets[] = "proto/targets";
+
+// Preset and target.
+class PresetMutations
+    : public ::testing::TestWithParam<std::tuple<std::string, const char*>> {
+ protected:
+  PresetMutations() {
+    const auto& [preset, target_name] = GetParam();
+    auto config = LoadTrainConfig(preset, kConfigs, {});
+    SG_CHECK_OK(config);
+    auto model = MakeModel(config->model());
+    SG_CHECK_OK(model);
+    ResolveTrainConfig((*model)->max_positions(), 2, &*config);
+    auto target = LoadTarget(target_name, kTargets);
+    SG_CHECK_OK(target);
+    PlanRequest request;
+    request.config = &*config;
+    request.world_size = 2;
+    request.target = *target;
+    request.workspace = KernelWorkspace(CpuKernels());
+    auto training = MakeTrainingPlan(request);
+    SG_CHECK_OK(training);
+    plan_ = std::move((*training)->plan);
+  }
+
+  const Graph& graph() const { return plan_.graph; }
+  bool Accepted() const { return Verify(plan_).ok(); }
+  bool Touched(BufferId buffer) const {
+    return plan_.memory.offsets[buffer] != kNone &&
+           graph().buffers[buffer].bytes > 0;
+  }
+  static bool IsCollective(const Node& node) {
+    return node.attributes.Has(kGroupAttribute) && node.attributes.Has("size");
+  }
+
+  StepPlan plan_;
+};
+
+TEST_P(PresetMutations, RemovedEdges) {
+  ASSERT_TRUE(Accepted()) << Verify(plan_);
+  for (PhaseSchedule& schedule : plan_.schedules) {
+    for (size_t e = 0; e < schedule.edges.size(); ++e) {
+      const Edge edge = schedule.edges[e];
+      if (edge.kind != EdgeKind::kData && edge.kind != EdgeKind::kMemory)
+        continue;
+      schedule.edges.erase(schedule.edges.begin() + e);
+      EXPECT_FALSE(Accepted()) << PrintNode(graph(), edge.from) << " -> "
+                               << PrintNode(graph(), edge.to);
+      schedule.edges.insert(schedule.edges.begin() + e, edge);
+    }
+  }
+}
+
+TEST_P(PresetMutations, MovedOffsets) {
+  for (size_t b = 0; b < graph().buffers.size(); ++b) {
+    if (!Touched(static_cast<BufferId>(b))) continue;
+    plan_.memory.offsets[b] += 64;
+    EXPECT_FALSE(Accepted()) << graph().buffers[b].name;
+    plan_.memory.offsets[b] -= 64;
+  }
+}
+
+TEST_P(PresetMutations, ShrunkBuffers) {
+  // What a node needs as workspace is the kernel's word, and of the step's
+  // state only some fields are touched: everything else is used to its last
+  // byte.
+  for (size_t b = 0; b < graph().buffers.size(); ++b) {
+    Buffer& buffer = plan_.graph.buffers[b];
+    if (!Touched(static_cast<BufferId>(b)) || buffer.name == "step_state" ||
+        buffer.kind == MemoryKind::kWorkspace) {
+      continue;
+    }
+    --buffer.bytes;
+    EXPECT_FALSE(Accepted()) << buffer.name;
+    ++buffer.bytes;
+  }
+}
+
+TEST_P(PresetMutations, SwappedCollectives) {
+  for (PhaseSchedule& schedule : plan_.schedules) {
+    std::vector<size_t> at;
+    for (size_t i = 0; i < schedule.order.size(); ++i)
+      if (IsCollective(graph().node(schedule.order[i]))) at.push_back(i);
+    for (size_t i = 0; i + 1 < at.size(); ++i) {
+      const auto swap = [&] {
+        std::swap(schedule.order[at[i]], schedule.order[at[i + 1]]);
+        std::swap(schedule.lanes[at[i]], schedule.lanes[at[i + 1]]);
+      };
+      const bool one_lane = schedule.lanes[at[i]] == schedule.lanes[at[i + 1]];
+      swap();
+      // On two lanes with nothing in between, either order would do as long as
+      // all ranks have the same: their hashes tell.
+      if (Accepted()) {
+        EXPECT_FALSE(one_lane);
+        EXPECT_NE(HashPlan(plan_), plan_.hash);
+      }
+      swap();
+    }
+  }
+}
+
+TEST_P(PresetMutations, GathersAfterTheirReaders) {
+  for (size_t p = 0; p < plan_.schedules.size(); ++p) {
+    const PhaseSchedule original = plan_.schedules[p];
+    for (size_t from = 0; from < original.order.size(); ++from) {
+      const Node& node = graph().node(original.order[from]);
+      if (node.op->name != "all_gather") continue;
+      const BufferId gathered = graph().value(node.results[0]).buffer;
+      size_t to = from + 1;
+      const auto reads = [&](NodeId id) {
+        const auto& operands = graph().node(id).operands;
+        return std::any_of(operands.begin(), operands.end(), [&](ValueId v) {
+          return graph().value(v).buffer == gathered;
+        });
+      };
+      while (to < original.order.size() && !reads(original.order[to])) ++to;
+      ASSERT_LT(to, original.order.size());
+      PhaseSchedule& schedule = plan_.schedules[p];
+      std::rotate(schedule.order.begin() + from,
+                  schedule.order.begin() + from + 1,
+                  schedule.order.begin() + to + 1);
+      std::rotate(schedule.lanes.begin() + from,
+                  schedule.lanes.begin() + from + 1,
+                  schedule.lanes.begin() + to + 1);
+      EXPECT_FALSE(Accepted()) << PrintNode(graph(), original.order[from]);
+      schedule = original;
+    }
+  }
+}
+
+TEST_P(PresetMutations, WrongGroups) {
+  plan_.graph.groups.push_back({"other", 2, 2});
+  for (Node& node : plan_.graph.nodes) {
+    if (!IsCollective(node)) continue;
+    const Attributes original = node.attributes;
+    for (const char* group : {"replicate", "nobody"}) {
+      node.attributes.SetString(kGroupAttribute, group);
+      EXPECT_FALSE(Accepted()) << group;
+    }
+    // As many ranks, but others than the rest of the unit.
+    if (node.op->name == "all_gather" || node.op->name == "reduce_scatter") {
+      node.attributes.SetString(kGroupAttribute, "other");
+      EXPECT_FALSE(Accepted());
+    }
+    node.attributes = original;
+  }
+}
+
+TEST_P(PresetMutations, ContributionsThatReplaceEarlierOnes) {
+  int tried = 0;
+  for (Node& node : plan_.graph.nodes) {
+    const int64_t mask = node.attributes.Int("accumulate");
+    for (int r = 0; r < static_cast<int>(node.results.size()); ++r) {
+      if ((mask >> r & 1) == 0) continue;
+      const Node original = node;
+      node.operands.erase(node.operands.begin() +
+                          TiedOperand(*node.op, node.attributes,
+                                      node.operands.size(), node.results.size(),
+                                      r));
+      node.attributes.SetInt("accumulate", mask & ~(int64_t{1} << r));
+      EXPECT_FALSE(Accepted());
+      node = original;
+      ++tried;
+    }
+  }
+  EXPECT_GT(tried, 0);
+}
+
+TEST_P(PresetMutations, ShardsThatAreNotAccumulated) {
+  int tried = 0;
+  for (size_t p = 0; p < plan_.schedules.size(); ++p) {
+    const PhaseSchedule schedule = plan_.schedules[p];
+    const std::vector<NodeId> nodes = graph().phases[p].nodes;
+    for (NodeId id : nodes) {
+      const Node& node = graph().node(id);
+      if (node.op->name != "accumulate" ||
+          graph().buffer_of(node.results[0]).kind !=
+              MemoryKind::kGradientShard) {
+        continue;
+      }
+      std::vector<NodeId>& program = plan_.graph.phases[p].nodes;
+      program.erase(std::find(program.begin(), program.end(), id));
+      PhaseSchedule& broken = plan_.schedules[p];
+      const auto at = std::find(broken.order.begin(), broken.order.end(), id);
+      broken.lanes.erase(broken.lanes.begin() + (at - broken.order.begin()));
+      broken.order.erase(at);
+      broken.edges.erase(
+          std::remove_if(
+              broken.edges.begin(), broken.edges.end(),
+              [id](const Edge& e) { return e.from == id || e.to == id; }),
+          broken.edges.end());
+      EXPECT_FALSE(Accepted()) << PrintNode(graph(), id);
+      program = nodes;
+      broken = schedule;
+      ++tried;
+    }
+  }
+  EXPECT_GT(tried, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Presets, PresetMutations,
+    ::testing::Combine(::testing::ValuesIn(PresetNames(kConfigs)),
+                       ::testing::Values("cpu_avx2", "h100")),
+    [](const auto& info) {
+      return std::get<0>(info.param) + "_" + std::get<1>(info.param);
+    });
+
+}  // namespace
+}  // namespace shardgraph
