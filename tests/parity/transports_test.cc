@@ -33,11 +33,11 @@ TrainConfig Config(const std::string& model, int world_size) {
 }
 
 constexpr char kGpt2[] =
-    "gpt2 { vocab_size: 131 n_positions: 16 n_embd: 36 n_layer: 2 n_head: 3 "
+    "gpt2 { vocab_size: 131 n_positions: 16 n_embd: 36 n_layer: 5 n_head: 3 "
     "resid_pdrop: 0.1 embd_pdrop: 0.1 attn_pdrop: 0.1 }";
 constexpr char kLlama[] =
     "llama { vocab_size: 131 hidden_size: 36 intermediate_size: 50 "
-    "num_hidden_layers: 2 num_attention_heads: 6 num_key_value_heads: 2 "
+    "num_hidden_layers: 5 num_attention_heads: 6 num_key_value_heads: 2 "
     "max_position_embeddings: 16 }";
 
 template <typename T>
