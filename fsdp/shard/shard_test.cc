@@ -1,0 +1,158 @@
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsdp/shard/flat_parameter.h"
+#include "fsdp/shard/wrap_policy.h"
+#include "gmock/gmock.h"
+#include "graph/model/testing/model_text.h"
+#include "gtest/gtest.h"
+
+namespace shardgraph {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kTied[] =
+    "gpt2 { vocab_size: 131 n_positions: 16 n_embd: 36 n_layer: 2 n_head: 3 }";
+constexpr char kLlama[] =
+    "llama { vocab_size: 131 hidden_size: 36 intermediate_size: 50 "
+    "num_hidden_layers: 2 num_attention_heads: 6 "
+    "num_key_value_heads: 2 }";
+
+std::vector<std::string> UnitNames(const Model& model, const ShardSpec& spec) {
+  const absl::StatusOr<std::vector<UnitRoot>> units = SelectUnits(model, spec);
+  EXPECT_TRUE(units.ok()) << units.status();
+  std::vector<std::string> names;
+  for (const UnitRoot& unit : *units) names.push_back(unit.module->name());
+  return names;
+}
+
+TEST(SelectUnits, ByBlockWrapsBlocksAndTables) {
+  EXPECT_THAT(UnitNames(*ModelFromText(kLlama), ShardSpec()),
+              ElementsAre("", "model.embed_tokens", "model.layers.0",
+                          "model.layers.1", "lm_head"));
+}
+
+TEST(SelectUnits, ByClassAndByNameSayWhatThereIs) {
+  const std::unique_ptr<Model> model = ModelFromText(kLlama);
+  ShardSpec spec;
+  spec.set_wrap_policy(BY_CLASS);
+  EXPECT_THAT(std::string(SelectUnits(*model, spec).status().message()),
+              HasSubstr("LlamaDecoderLayer"));
+  spec.add_wrap_classes("LlamaMLP");
+  EXPECT_THAT(UnitNames(*model, spec),
+              ElementsAre("", "model.layers.0.mlp", "model.layers.1.mlp"));
+  spec.add_wrap_classes("GPT2Block");
+  EXPECT_THAT(std::string(SelectUnits(*model, spec).status().message()),
+              HasSubstr("\"GPT2Block\""));
+
+  spec.set_wrap_policy(BY_NAME);
+  spec.set_wrap_pattern("model\\.layers\\.[0-9]+");
+  EXPECT_THAT(UnitNames(*model, spec),
+              ElementsAre("", "model.layers.0", "model.layers.1"));
+  spec.set_wrap_pattern("layers");
+  EXPECT_THAT(std::string(SelectUnits(*model, spec).status().message()),
+              HasSubstr("matches no module name"));
+  spec.set_wrap_pattern("(");
+  EXPECT_THAT(std::string(SelectUnits(*model, spec).status().message()),
+              HasSubstr("not a regular expression"));
+}
+
+// What must hold for every layout.
+void CheckLayout(const Model& model, const ShardLayout& layout) {
+  int64_t members = 0;
+  for (const ShardUnit& unit : layout.units()) {
+    const FlatParameter& flat = unit.flat;
+    EXPECT_EQ(flat.padded_numel, flat.shard_numel * layout.shards());
+    EXPECT_EQ(flat.shard_numel % kBlockAlignment, 0);
+    int64_t end = 0, numel = 0;
+    for (const FlatMember& member : flat.members) {
+      EXPECT_GE(member.offset, end) << member.parameter->name;
+      end = member.offset + member.parameter->numel();
+      numel += member.parameter->numel();
+      ++members;
+    }
+    EXPECT_LE(end, flat.padded_numel);
+    EXPECT_EQ(numel, flat.numel);
+    int64_t in_segments = 0, last = 0;
+    for (const FlatSegment& segment : flat.segments) {
+      EXPECT_GE(segment.begin, last);
+      last = segment.end;
+      in_segments += segment.end - segment.begin;
+    }
+    EXPECT_EQ(in_segments, numel);
+    // The pieces of all shards are all elements, each once.
+    std::map<int, int64_t> covered;
+    for (int shard = 0; shard < layout.shards(); ++shard) {
+      for (const MemberPiece& piece : flat.PiecesOf(shard)) {
+        EXPECT_EQ(piece.member_begin, covered[piece.member]);
+        EXPECT_EQ(shard * flat.shard_numel + piece.shard_begin,
+                  flat.members[piece.member].offset + piece.member_begin);
+        EXPECT_LE(piece.shard_begin + piece.elements, flat.shard_numel);
+        covered[piece.member] += piece.elements;
+      }
+    }
+    for (size_t m = 0; m < flat.members.size(); ++m) {
+      EXPECT_EQ(covered[static_cast<int>(m)],
+                flat.members[m].parameter->numel());
+    }
+  }
+  EXPECT_EQ(members, static_cast<int64_t>(model.parameters().size()));
+}
+
+TEST(MakeLayout, CoversEveryParameterOnceAtAnyNumberOfShards) {
+  for (const char* text : {kTied, kLlama}) {
+    const std::unique_ptr<Model> model = ModelFromText(text);
+    for (int shards : {1, 2, 3, 7, 1000}) {
+      const absl::StatusOr<ShardLayout> layout =
+          MakeLayout(*model, ShardSpec(), shards);
+      ASSERT_TRUE(layout.ok()) << layout.status();
+      CheckLayout(*model, *layout);
+    }
+  }
+  EXPECT_FALSE(MakeLayout(*ModelFromText(kTied), ShardSpec(), 0).ok());
+}
+
+TEST(MakeLayout, TiedParametersLiveInTheLowestUnitAroundTheirOwners) {
+  const std::unique_ptr<Model> model = ModelFromText(kTied);
+  const absl::StatusOr<ShardLayout> layout = MakeLayout(*model, ShardSpec(), 2);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  for (const Parameter* parameter : model->parameters()) {
+    if (parameter->name != "transformer.wte.weight") continue;
+    EXPECT_EQ(layout->units()[layout->PlaceOf(*parameter).unit].name, "");
+  }
+}
+
+TEST(MakeLayout, StacksLieSideBySideAndDecayFollowsTheDimensions) {
+  const std::unique_ptr<Model> model = ModelFromText(kLlama);
+  const absl::StatusOr<ShardLayout> layout = MakeLayout(*model, ShardSpec(), 3);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_FALSE(model->stacks().empty());
+  for (const auto& stack : model->stacks()) {
+    const ShardLayout::Place first = layout->PlaceOf(*stack[0]);
+    const FlatParameter& flat = layout->units()[first.unit].flat;
+    int64_t end = flat.members[first.member].offset;
+    EXPECT_EQ(end % kBlockAlignment, 0);
+    for (const Parameter* parameter : stack) {
+      EXPECT_EQ(flat.members[layout->PlaceOf(*parameter).member].offset, end);
+      end += parameter->numel();
+    }
+  }
+  for (const ShardUnit& unit : layout->units()) {
+    for (const FlatMember& member : unit.flat.members) {
+      for (const FlatSegment& segment : unit.flat.segments) {
+        if (member.offset < segment.begin || member.offset >= segment.end)
+          continue;
+        EXPECT_EQ(segment.group, member.parameter->shape.size() >= 2
+                                     ? kDecayGroup
+                                     : kNoDecayGroup);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardgraph

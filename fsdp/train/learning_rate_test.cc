@@ -1,0 +1,47 @@
+#include "fsdp/train/learning_rate.h"
+
+#include "gtest/gtest.h"
+
+namespace shardgraph {
+namespace {
+
+ScheduleSpec Schedule(ScheduleSpec::Kind kind) {
+  ScheduleSpec schedule;
+  schedule.set_kind(kind);
+  schedule.set_warmup_steps(10);
+  schedule.set_decay_steps(110);
+  schedule.set_final_fraction(0.1);
+  return schedule;
+}
+
+TEST(LearningRate, WarmsUpToThePeak) {
+  for (auto kind :
+       {ScheduleSpec::COSINE, ScheduleSpec::LINEAR, ScheduleSpec::CONSTANT}) {
+    EXPECT_DOUBLE_EQ(LearningRate(Schedule(kind), 2.0, 0), 0.2);
+    EXPECT_DOUBLE_EQ(LearningRate(Schedule(kind), 2.0, 9), 2.0);
+    EXPECT_DOUBLE_EQ(LearningRate(Schedule(kind), 2.0, 10), 2.0);
+  }
+}
+
+TEST(LearningRate, DecaysToTheFinalFraction) {
+  EXPECT_DOUBLE_EQ(LearningRate(Schedule(ScheduleSpec::COSINE), 2.0, 60),
+                   0.2 + 1.8 / 2);
+  EXPECT_DOUBLE_EQ(LearningRate(Schedule(ScheduleSpec::LINEAR), 2.0, 35),
+                   0.2 + 1.8 * 0.75);
+  for (int64_t step : {110, 111, 100000}) {
+    EXPECT_DOUBLE_EQ(LearningRate(Schedule(ScheduleSpec::COSINE), 2.0, step),
+                     0.2);
+    EXPECT_DOUBLE_EQ(LearningRate(Schedule(ScheduleSpec::LINEAR), 2.0, step),
+                     0.2);
+    EXPECT_DOUBLE_EQ(LearningRate(Schedule(ScheduleSpec::CONSTANT), 2.0, step),
+                     2.0);
+  }
+}
+
+TEST(LearningRate, NoWarmUpAndNoDecayAreDefined) {
+  ScheduleSpec schedule;
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 1.0, 0), 1.0);
+}
+
+}  // namespace
+}  // namespace shardgraph
