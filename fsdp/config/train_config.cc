@@ -261,6 +261,7 @@ absl::Status ValidateTrainConfig(const TrainConfig& config,
                                  int64_t max_positions, int world_size) {
   SG_RETURN_IF_ERROR(Require(world_size >= 1, "the world size", world_size,
                              "1 or more ranks"));
+  SG_RETURN_IF_ERROR(ValidateRun(config.run()));
   SG_RETURN_IF_ERROR(ValidateShard(config.shard()));
   SG_RETURN_IF_ERROR(ValidateOptimizer(config.optimizer()));
   SG_RETURN_IF_ERROR(ValidateSchedule(config.schedule()));
@@ -277,7 +278,6 @@ absl::Status ValidateTrainConfig(const TrainConfig& config,
   SG_RETURN_IF_ERROR(
       Require(config.evaluation().sequences() >= 0, "evaluation.sequences",
               config.evaluation().sequences(), "0 (all) or more"));
-  SG_RETURN_IF_ERROR(ValidateRun(config.run()));
   return RefuseWhatDoesNotRun(config);
 }
 
