@@ -117,7 +117,8 @@ class ExecutorImpl final : public Executor {
     if (phase.recording != nullptr) {
       backend.Replay(phase.recording.get());
     } else {
-      // A replay is ordered behind what was enqueued before; a walk joins the lanes by hand.
+      // A replay is ordered behind what was enqueued before; a walk joins the
+      // lanes by hand.
       SG_RETURN_IF_ERROR(backend.Synchronize());
       Walk(phase);
     }

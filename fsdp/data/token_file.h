@@ -1,8 +1,9 @@
 // TokenFile: a memory-mapped file of tokens, in the formats people have.
 //
-//   llm.c GPT-2    256 x i32 header (20240520, 1, count), then u16 tokens; what
-//   `prepare` writes llm.c Llama-3  256 x i32 header (20240801, 7, count), then
-//   u32 tokens nanoGPT        u16 tokens without a header
+// - llm.c GPT-2: 256 x i32 header (20240520, 1, count), then u16 tokens; what
+//   `prepare` writes.
+// - llm.c Llama-3: 256 x i32 header (20240801, 7, count), then u32 tokens.
+// - nanoGPT: u16 tokens without a header.
 //
 // Little-endian. Read only; safe to use from several threads.
 #ifndef FSDP_DATA_TOKEN_FILE_H_

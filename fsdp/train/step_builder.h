@@ -8,11 +8,13 @@
 // ShardGroups and of the rematerialise flag.
 //
 // Phases:
-//   micro        forward, backward, reduction into the gradient shards; run
-//   once per micro-batch update       norm, clip, optimizer; run once per step
-//   eval         forward, loss; run once per held-out batch (StepState::micro
-//   counts them) eval_reduce  the sums of loss and tokens over ranks; run once
-//   after eval prefill, decode  forward with KV caches
+// - micro: forward, backward, reduction into the gradient shards; once per
+//   micro-batch.
+// - update: norm, clip, optimizer; once per step.
+// - eval: forward, loss; once per held-out batch (StepState::micro counts
+//   them).
+// - eval_reduce: the sums of loss and tokens over ranks; once after eval.
+// - prefill, decode: forward with KV caches.
 #ifndef FSDP_TRAIN_STEP_BUILDER_H_
 #define FSDP_TRAIN_STEP_BUILDER_H_
 

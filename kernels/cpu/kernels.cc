@@ -16,24 +16,15 @@ namespace shardgraph {
 const KernelTable& CpuKernels() {
   static const auto& table = *new KernelTable({
       // Later lists win.
-      MatmulReferenceKernels(),
-      AttentionReferenceKernels(),
-      NormReferenceKernels(),
-      PointwiseReferenceKernels(),
-      RandomReferenceKernels(),
-      EmbeddingReferenceKernels(),
-      LossReferenceKernels(),
-      OptimizerReferenceKernels(),
-      LayoutReferenceKernels(),
-      CollectiveKernels(),
-      MatmulCpuKernels(),
-      AttentionCpuKernels(),
-      NormCpuKernels(),
-      PointwiseCpuKernels(),
-      RandomCpuKernels(),
-      EmbeddingCpuKernels(),
-      LossCpuKernels(),
-      OptimizerCpuKernels(),
+      MatmulReferenceKernels(), AttentionReferenceKernels(),
+      NormReferenceKernels(),   PointwiseReferenceKernels(),
+      RandomReferenceKernels(), EmbeddingReferenceKernels(),
+      LossReferenceKernels(),   OptimizerReferenceKernels(),
+      LayoutReferenceKernels(), CollectiveKernels(),
+      MatmulCpuKernels(),       AttentionCpuKernels(),
+      NormCpuKernels(),         PointwiseCpuKernels(),
+      RandomCpuKernels(),       EmbeddingCpuKernels(),
+      LossCpuKernels(),         OptimizerCpuKernels(),
       LayoutCpuKernels(),
   });
   return table;
