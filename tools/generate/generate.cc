@@ -225,6 +225,7 @@ absl::Status Generate(
   Generator generator(manifest.config(), *runtime);
   SG_RETURN_IF_ERROR(generator.Load(
       checkpoint, static_cast<int64_t>(prompt.size()) + flags.max_tokens));
+  SG_RETURN_IF_ERROR(runtime->EndStartup());
   if (static_cast<int64_t>(prompt.size()) >= generator.capacity()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--prompt has ", prompt.size(), " tokens, the model ",

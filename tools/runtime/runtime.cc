@@ -42,8 +42,6 @@ CpuSet Share(const std::vector<int>& cores, int rank, int ranks) {
 
 }  // namespace
 
-int AvailableCores() { return static_cast<int>(Cores().size()); }
-
 WorkspaceFunction CpuWorkspace() { return KernelWorkspace(CpuKernels()); }
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
@@ -56,6 +54,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
   std::unique_ptr<Runtime> runtime(new Runtime());
   runtime->environment_ = environment;
   runtime->startup_timeout_ = options.startup_timeout;
+  runtime->timeout_ = options.timeout;
   SG_ASSIGN_OR_RETURN(runtime->rendezvous_,
                       Rendezvous::Join(environment, options.startup_timeout));
   if (environment.world_size > 1) {
@@ -63,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
     communicator_options.rank = environment.rank;
     communicator_options.size = environment.world_size;
     communicator_options.address = runtime->rendezvous_->address();
-    communicator_options.timeout = options.timeout;
+    communicator_options.timeout = options.startup_timeout;
     SG_ASSIGN_OR_RETURN(runtime->factory_, MakeCpuCommunicatorFactory(
                                                runtime->rendezvous_->store(),
                                                communicator_options));
@@ -142,6 +141,13 @@ absl::Status Runtime::CheckSame(absl::string_view what,
         line < b.size() ? b[line] : "", "\" on rank ", rank,
         "; start all ranks from the same build with the same config"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Runtime::EndStartup() {
+  if (factory_ == nullptr) return absl::OkStatus();
+  SG_RETURN_IF_ERROR(Barrier());
+  factory_->SetTimeout(timeout_);
   return absl::OkStatus();
 }
 

@@ -23,9 +23,9 @@ struct RuntimeOptions {
   std::string device = "auto";  // auto, cpu, cuda
   int threads = 0;  // compute threads of this rank; 0: the cores of this host
                     // shared by its ranks
-  absl::Duration startup_timeout =
-      absl::Seconds(300);                       // until all ranks are there
-  absl::Duration timeout = absl::Seconds(100);  // of a collective
+  // Of a meeting of ranks: until EndStartup, and from then on.
+  absl::Duration startup_timeout = absl::Seconds(300);
+  absl::Duration timeout = absl::Seconds(100);
 };
 
 // Members are destroyed from the bottom up; executors go before their Runtime.
@@ -51,6 +51,9 @@ class Runtime {
   // Compares a text over all ranks. FailedPrecondition names the first rank
   // that differs and its first different line.
   absl::Status CheckSame(absl::string_view what, const std::string& text);
+  // Collective: all ranks are ready for the first step. What they wait for each
+  // other may take `timeout` only from now on.
+  absl::Status EndStartup();
   // Tells the other ranks that this one has failed.
   void Abort(const absl::Status& reason);
 
@@ -58,7 +61,7 @@ class Runtime {
   Runtime() = default;
 
   LaunchEnvironment environment_;
-  absl::Duration startup_timeout_;
+  absl::Duration startup_timeout_, timeout_;
   int threads_ = 1;
   int comparisons_ = 0;
   std::unique_ptr<Rendezvous> rendezvous_;
@@ -67,9 +70,6 @@ class Runtime {
   std::unique_ptr<Communicator> control_;
   std::unique_ptr<Backend> backend_;
 };
-
-// Cores that this process may use.
-int AvailableCores();
 
 // Scratch memory of nodes on the device "cpu".
 WorkspaceFunction CpuWorkspace();

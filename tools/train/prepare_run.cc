@@ -51,6 +51,16 @@ absl::Status MakeWritable(const std::string& directory) {
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<TokenData>> OpenHeldOut(const DataSpec& data,
+                                                       int64_t vocab_size) {
+  std::string path = data.validation_path();
+  std::error_code error;
+  if (path.empty() && std::filesystem::is_directory(data.path(), error))
+    path = data.path();
+  if (path.empty()) return std::unique_ptr<TokenData>();
+  return TokenData::Open(path, "val.bin", data.sequence_length(), vocab_size);
+}
+
 absl::StatusOr<TrainFlags> ParseTrainFlags(
     const std::vector<std::string>& args) {
   TrainFlags flags;
@@ -109,9 +119,17 @@ absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size) {
                                       data.sequence_length(), run.vocab_size));
   Batch batch;
   SG_RETURN_IF_ERROR(TrainingBatch(*training, {1, 1, 1, 0}, 0, 0, 0, &batch));
+  SG_RETURN_IF_ERROR(OpenHeldOut(data, run.vocab_size).status());
 
   if (flags.run_directory.empty())
     flags.run_directory = config.run().directory();
+  if (flags.run_directory.empty() && world_size > 1 &&
+      flags.num_ranks != world_size) {
+    // Ranks that others start would each make up a name of their own.
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--run_dir is missing: the ", world_size,
+        " ranks of a job need the same; give --run_dir=DIR to all of them"));
+  }
   flags.run_directory = flags.run_directory.empty()
                             ? DefaultDirectory(flags.config)
                             : UserPath(flags.run_directory);

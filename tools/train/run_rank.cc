@@ -52,7 +52,14 @@ class RankRun {
     SG_ASSIGN_OR_RETURN(const int64_t first_step, Restore());
     SG_RETURN_IF_ERROR(OpenData());
     if (runtime_.rank() == 0) SG_RETURN_IF_ERROR(OpenSinks(first_step));
+    SG_RETURN_IF_ERROR(runtime_.EndStartup());
     return Train(first_step);
+  }
+
+  // Tells the ranks that wait for this one why it ends.
+  void Abort(const absl::Status& reason) {
+    if (executor_ != nullptr) executor_->Abort(reason);
+    runtime_.Abort(reason);
   }
 
  private:
@@ -137,15 +144,7 @@ class RankRun {
     SG_ASSIGN_OR_RETURN(
         training_, TokenData::Open(data.path(), "train.bin",
                                    data.sequence_length(), run_.vocab_size));
-    const bool folder = std::filesystem::is_directory(data.path());
-    const std::string held_out = !data.validation_path().empty()
-                                     ? data.validation_path()
-                                 : folder ? data.path()
-                                          : "";
-    if (held_out.empty()) return absl::OkStatus();
-    SG_ASSIGN_OR_RETURN(
-        validation_, TokenData::Open(held_out, "val.bin",
-                                     data.sequence_length(), run_.vocab_size));
+    SG_ASSIGN_OR_RETURN(validation_, OpenHeldOut(data, run_.vocab_size));
     return absl::OkStatus();
   }
 
@@ -248,8 +247,9 @@ absl::Status RunRank(const PreparedRun& run,
       absl::Seconds(run.config.run().startup_timeout_seconds());
   SG_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
                       Runtime::Create(environment, options));
-  const absl::Status status = RankRun(run, *runtime).Run();
-  if (!status.ok()) runtime->Abort(status);
+  RankRun rank(run, *runtime);
+  const absl::Status status = rank.Run();
+  if (!status.ok()) rank.Abort(status);
   return status;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/data/batches.h"
 #include "fsdp/launch/environment.h"
 #include "graph/model/module.h"
 #include "proto/target.pb.h"
@@ -41,6 +42,10 @@ struct PreparedRun {
 // Reads config and model, checks them and the data files. Errors name field or
 // file, value and remedy.
 absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size);
+
+// The held-out tokens; null when there are none.
+absl::StatusOr<std::unique_ptr<TokenData>> OpenHeldOut(const DataSpec& data,
+                                                       int64_t vocab_size);
 
 // Trains as one rank of the job. Collective.
 absl::Status RunRank(const PreparedRun& run,
