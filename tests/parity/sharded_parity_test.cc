@@ -2,6 +2,7 @@
 // trailing shards, dropout, accumulation.
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fsdp/config/text_config.h"
@@ -71,6 +72,24 @@ TEST_P(ShardedParity, WorldsAndAccumulationGiveTheNumbersOfOneRank) {
                    std::to_string(accumulation));
       ExpectSame(*run, *one);
     }
+  }
+}
+
+// What a batch of 12 lacks is filled with masked sequences: parts of batches of
+// some ranks, and all that the last ranks of the last micro-batch get.
+TEST_P(ShardedParity, BatchesThatDoNotDivideGiveTheNumbersOfOneRank) {
+  TrainingRunOptions options;
+  const absl::StatusOr<TrainingRunResult> one =
+      RunTraining(Config(GetParam(), 12), options);
+  ASSERT_TRUE(one.ok()) << one.status();
+  for (const auto& [world, micro] : {std::pair{1, 5}, {2, 5}, {3, 7}, {4, 5}}) {
+    options.world_size = world;
+    const absl::StatusOr<TrainingRunResult> run =
+        RunTraining(Config(GetParam(), micro), options);
+    ASSERT_TRUE(run.ok()) << run.status();
+    SCOPED_TRACE("world " + std::to_string(world) + ", " +
+                 std::to_string(micro) + " sequences each");
+    ExpectSame(*run, *one);
   }
 }
 
