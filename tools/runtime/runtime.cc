@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -51,6 +52,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
         "run.device is \"", options.device,
         "\", but this build runs on \"cpu\" only; use auto or cpu"));
   }
+  if (!environment.note.empty())
+    std::fprintf(stderr, "note: %s\n", environment.note.c_str());
   std::unique_ptr<Runtime> runtime(new Runtime());
   runtime->environment_ = environment;
   runtime->startup_timeout_ = options.startup_timeout;
