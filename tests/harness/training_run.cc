@@ -57,7 +57,8 @@ class Rank {
     backend_options.kernels =
         options_.kernels != nullptr ? options_.kernels : &CpuKernels();
     backend_options.threads = options_.threads;
-    backend_options.allocate = [factory](int64_t bytes) {
+    backend_options.allocate = [this, factory](int64_t bytes) {
+      device_bytes_ += bytes;
       return factory->AllocateWindow(bytes);
     };
     SG_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
@@ -111,6 +112,9 @@ class Rank {
     SG_RETURN_IF_ERROR(Collect(writer, weights));
     return CollectGradients(writer, *executor, gradients);
   }
+
+  // What its backend has allocated.
+  int64_t device_bytes() const { return device_bytes_; }
 
  private:
   absl::Status Collect(ShardWriter& writer, Whole* whole) {
@@ -186,6 +190,7 @@ class Rank {
   const TrainingPlan& plan_;
   const int rank_;
   const StepState fresh_;
+  int64_t device_bytes_ = 0;
 };
 
 // Resolves the config and plans it.
@@ -221,6 +226,10 @@ absl::StatusOr<TrainingRunResult> RunTraining(
   std::vector<std::unique_ptr<CommunicatorFactory>> factories =
       MakeLoopbackWorld(options.world_size);
   TrainingRunResult result;
+  // Before the steps, whose allocations are counted.
+  result.losses.reserve(config.run().steps());
+  result.gradient_norms.reserve(config.run().steps());
+  result.device_bytes.resize(options.world_size);
   Whole initial(*plan->model), weights(*plan->model), gradients(*plan->model);
   std::vector<absl::Status> statuses(options.world_size);
   std::vector<std::thread> threads;
@@ -229,9 +238,10 @@ absl::StatusOr<TrainingRunResult> RunTraining(
       // A rank that fails gives up its factory, which tells the others.
       const std::unique_ptr<CommunicatorFactory> factory =
           std::move(factories[rank]);
-      statuses[rank] = Rank(config, options, *plan, rank)
-                           .Run(factory.get(), &initial, &weights, &gradients,
-                                rank == 0 ? &result : nullptr);
+      Rank run(config, options, *plan, rank);
+      statuses[rank] = run.Run(factory.get(), &initial, &weights, &gradients,
+                               rank == 0 ? &result : nullptr);
+      result.device_bytes[rank] = run.device_bytes();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -250,9 +260,10 @@ absl::StatusOr<TrainingRunResult> RunTrainingRank(
                       MakePlan(options, &config));
   TrainingRunResult result;
   Whole initial(*plan->model), weights(*plan->model), gradients(*plan->model);
+  Rank run(config, options, *plan, factory.rank());
   SG_RETURN_IF_ERROR(
-      Rank(config, options, *plan, factory.rank())
-          .Run(&factory, &initial, &weights, &gradients, &result));
+      run.Run(&factory, &initial, &weights, &gradients, &result));
+  result.device_bytes = {run.device_bytes()};
   result.initial = initial.Take();
   result.weights = weights.Take();
   result.gradients = gradients.Take();

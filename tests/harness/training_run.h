@@ -47,6 +47,8 @@ struct TrainingRunResult {
   std::map<std::string, std::vector<float>> weights;  // after the last step
   // The averaged, unclipped gradients of the last step, whole.
   std::map<std::string, std::vector<float>> gradients;
+  std::vector<int64_t> device_bytes;  // that each rank's backend allocated;
+                                      // of RunTrainingRank its own
 };
 
 // Runs config.run.steps steps. `config` need not be resolved.

@@ -1,0 +1,158 @@
+// Memory of a rank: the arena is what the plan says and nothing else is
+// allocated in a steady step; state is shared out evenly.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/config/text_config.h"
+#include "fsdp/config/train_config.h"
+#include "fsdp/shard/flat_parameter.h"
+#include "graph/model/module.h"
+#include "gtest/gtest.h"
+#include "kernels/status_macros.h"
+#include "kernels/testing/allocations.h"
+#include "tests/harness/training_run.h"
+
+namespace shardgraph {
+namespace {
+
+constexpr int kSteps = 8;
+
+TrainConfig Config(const std::vector<std::string>& overrides) {
+  TrainConfig config;
+  SG_CHECK_OK(ParseTextConfig(R"(
+    model { gpt2 { vocab_size: 131 n_positions: 16 n_embd: 36 n_layer: 3
+                   n_head: 3 resid_pdrop: 0.1 embd_pdrop: 0.1
+                   attn_pdrop: 0.1 } }
+    schedule { kind: CONSTANT }
+    data { batch_size: 12 sequence_length: 16 micro_batch_size: 2 }
+  )",
+                              "test", &config));
+  config.mutable_run()->set_steps(kSteps);
+  for (const std::string& assignment : overrides)
+    SG_CHECK_OK(ApplyOverride(assignment, &config));
+  return config;
+}
+
+int64_t BytesOf(const MemoryPlan& memory, MemoryKind kind) {
+  return memory.bytes_by_kind[static_cast<int>(kind)];
+}
+
+TEST(MemoryTest, TheArenaIsWhatThePlanSays) {
+  for (const char* compute : {"FP32", "BF16"}) {
+    for (const int world : {1, 2, 4}) {
+      SCOPED_TRACE(absl::StrCat(compute, ", world ", world));
+      TrainingRunOptions options;
+      options.world_size = world;
+      std::mutex mutex;
+      int64_t planned = 0;
+      options.after_step = [&](int rank, int64_t step, Executor& executor,
+                               const TrainingPlan& plan) {
+        if (step > 0) return;
+        const std::lock_guard<std::mutex> lock(mutex);
+        const MemoryPlan& memory = plan.plan.memory;
+        planned = memory.arena_bytes;
+        EXPECT_EQ(executor.arena_bytes(), planned);
+        EXPECT_EQ(memory.persistent_bytes + memory.transient_bytes, planned);
+        EXPECT_TRUE(absl::StrContains(PrintPlan(plan.plan),
+                                      absl::StrCat(" arena=", planned, " ")));
+        // Each buffer lies inside.
+        for (size_t i = 0; i < memory.offsets.size(); ++i) {
+          EXPECT_LE(memory.offsets[i] + plan.plan.graph.buffers[i].bytes,
+                    planned);
+        }
+      };
+      const auto run = RunTraining(
+          Config({absl::StrCat("precision.compute=", compute), "run.steps=1"}),
+          options);
+      ASSERT_TRUE(run.ok()) << run.status();
+      EXPECT_GT(planned, 0);
+      EXPECT_EQ(run->device_bytes, std::vector<int64_t>(world, planned));
+    }
+  }
+}
+
+// A rank holds 1 / world of masters and moments, but for padding.
+TEST(MemoryTest, StateIsSharedOut) {
+  for (int world = 1; world <= 4; ++world) {
+    TrainingRunOptions options;
+    options.world_size = world;
+    options.after_step = [&](int rank, int64_t step, Executor& executor,
+                             const TrainingPlan& plan) {
+      if (rank > 0) return;
+      int64_t shards = 0, padding = 0;
+      for (const ShardUnit& unit : plan.layout.units()) {
+        shards += unit.flat.shard_numel;
+        padding += unit.flat.padded_numel - unit.flat.numel;
+      }
+      EXPECT_EQ(shards * world, plan.model->numel() + padding);
+      const MemoryPlan& memory = plan.plan.memory;
+      EXPECT_EQ(BytesOf(memory, MemoryKind::kMasterParameter), 4 * shards);
+      EXPECT_EQ(BytesOf(memory, MemoryKind::kComputeParameter), 2 * shards);
+      EXPECT_EQ(BytesOf(memory, MemoryKind::kOptimizerState), 8 * shards);
+      EXPECT_EQ(BytesOf(memory, MemoryKind::kGradientShard), 4 * shards);
+    };
+    const auto run = RunTraining(Config({"run.steps=1"}), options);
+    ASSERT_TRUE(run.ok()) << run.status();
+  }
+}
+
+TEST(MemoryTest, PaddingOfPresetsIsBelowAThousandth) {
+  const std::string folder = "proto/configs";
+  const std::vector<std::string> presets = PresetNames(folder);
+  ASSERT_GE(presets.size(), 7u);
+  for (const std::string& preset : presets) {
+    const auto config = LoadTrainConfig(preset, folder, {});
+    ASSERT_TRUE(config.ok()) << config.status();
+    const auto model = MakeModel(config->model());
+    ASSERT_TRUE(model.ok()) << model.status();
+    for (int world = 1; world <= 8; ++world) {
+      const auto layout = MakeLayout(**model, config->shard(), world);
+      ASSERT_TRUE(layout.ok()) << layout.status();
+      int64_t padded = 0;
+      for (const ShardUnit& unit : layout->units())
+        padded += unit.flat.padded_numel;
+      EXPECT_LT(padded - (*model)->numel(), 1e-3 * (*model)->numel())
+          << preset << ", world " << world;
+    }
+  }
+}
+
+// Of the whole process, all ranks and lanes. The first step warms up, the
+// second records the phases that run once in a step.
+TEST(MemoryTest, SteadyStepsAllocateNothing) {
+  for (const char* capture : {"true", "false"}) {
+    for (const int world : {1, 3}) {
+      for (const int lanes : {1, 4}) {
+        SCOPED_TRACE(absl::StrCat("capture ", capture, ", world ", world,
+                                  ", lanes ", lanes));
+        TrainingRunOptions options;
+        options.world_size = world;
+        options.target.set_lanes(lanes);
+        options.target.set_buffer_alignment(256);
+        options.target.set_window_alignment(4096);
+        std::vector<int64_t> allocations(kSteps);
+        options.after_step = [&](int rank, int64_t step, Executor& executor,
+                                 const TrainingPlan& plan) {
+          if (rank == 0) allocations[step] = NumAllocations();
+        };
+        const auto run = RunTraining(
+            Config({absl::StrCat("run.capture=", capture)}), options);
+        ASSERT_TRUE(run.ok()) << run.status();
+        EXPECT_GT(allocations[0], 0);
+        // Another rank may be one step behind or ahead: the step after the
+        // second is not looked at, nor the last.
+        for (int step = 3; step + 1 < kSteps; ++step)
+          EXPECT_EQ(allocations[step] - allocations[2], 0) << "step " << step;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardgraph
