@@ -26,9 +26,9 @@ namespace shardgraph {
 absl::Status Rematerialize(Graph& graph, PhaseId phase);
 
 // Lower (lower.cc): drops nodes whose results nobody reads and that write
-// nothing persistent, fuses by declared patterns, and gives each node its
-// workspace. `workspace` returns the bytes a node needs on the target (from the
-// kernel table of its backend); null: none.
+// nothing persistent, and gives each node its workspace, within the target's
+// budget for the op. `workspace` returns the bytes a node needs on the target
+// (from the kernel table of its backend); null: none.
 using WorkspaceFunction = std::function<absl::StatusOr<int64_t>(
     const Graph& graph, const Node& node)>;
 absl::Status Lower(Graph& graph, const TargetSpec& target,

@@ -27,7 +27,6 @@ std::vector<PhaseSchedule> MustSchedule(const Graph& graph, int lanes,
 std::vector<std::string> Edges(const PhaseSchedule& schedule) {
   const std::map<EdgeKind, std::string> names = {
       {EdgeKind::kData, "data"},
-      {EdgeKind::kMemory, "memory"},
       {EdgeKind::kThrottle, "throttle"},
       {EdgeKind::kPrefetch, "prefetch"}};
   std::vector<std::string> edges;

@@ -8,8 +8,8 @@ namespace shardgraph {
 namespace {
 
 absl::string_view EdgeKindName(EdgeKind kind) {
-  constexpr std::array<absl::string_view, 4> kNames = {"data", "memory",
-                                                       "throttle", "prefetch"};
+  constexpr std::array<absl::string_view, 3> kNames = {"data", "throttle",
+                                                       "prefetch"};
   return kNames[static_cast<int>(kind)];
 }
 

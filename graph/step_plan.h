@@ -15,8 +15,7 @@ namespace shardgraph {
 
 enum class EdgeKind : uint8_t {
   kData,      // byte ranges conflict
-  kMemory,    // a gather slot is free again
-  kThrottle,  // limit of units in flight
+  kThrottle,  // limit of units in flight: the bytes of an earlier one are free
   kPrefetch,  // a gather is not issued before the node it is to overlap with
 };
 

@@ -68,8 +68,7 @@ TEST(VerifyTest, AcceptsRandomGraphsAndRefusesEachWithoutADataEdge) {
       std::vector<Edge>& edges = plan.schedules[p].edges;
       for (size_t e = 0; e < edges.size(); ++e) {
         const Edge edge = edges[e];
-        if (edge.kind != EdgeKind::kData && edge.kind != EdgeKind::kMemory)
-          continue;
+        if (edge.kind != EdgeKind::kData) continue;
         edges.erase(edges.begin() + e);
         ASSERT_FALSE(Verify(plan).ok())
             << seed << ": " << PrintNode(plan.graph, edge.from) << " -> "

@@ -64,8 +64,7 @@ TEST_P(PresetMutations, RemovedEdges) {
   for (PhaseSchedule& schedule : plan_.schedules) {
     for (size_t e = 0; e < schedule.edges.size(); ++e) {
       const Edge edge = schedule.edges[e];
-      if (edge.kind != EdgeKind::kData && edge.kind != EdgeKind::kMemory)
-        continue;
+      if (edge.kind != EdgeKind::kData) continue;
       schedule.edges.erase(schedule.edges.begin() + e);
       EXPECT_FALSE(Accepted()) << PrintNode(graph(), edge.from) << " -> "
                                << PrintNode(graph(), edge.to);
