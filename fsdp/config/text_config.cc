@@ -4,12 +4,15 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <set>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
@@ -40,6 +43,45 @@ std::string Suggestion(absl::string_view word,
   return absl::StrCat("; there are: ", absl::StrJoin(candidates, ", "));
 }
 
+std::vector<std::string> ValueNames(const EnumDescriptor& type) {
+  std::vector<std::string> names;
+  for (int i = 0; i < type.value_count(); ++i)
+    names.push_back(type.value(i)->name());
+  return names;
+}
+
+// The type of the first enum field of this name below `root`.
+const EnumDescriptor* FindEnum(const std::string& field, const Descriptor& root,
+                               std::set<const Descriptor*>* seen) {
+  if (!seen->insert(&root).second) return nullptr;
+  for (int i = 0; i < root.field_count(); ++i) {
+    const FieldDescriptor& candidate = *root.field(i);
+    if (candidate.name() == field && candidate.enum_type() != nullptr)
+      return candidate.enum_type();
+    if (candidate.message_type() == nullptr) continue;
+    const EnumDescriptor* found =
+        FindEnum(field, *candidate.message_type(), seen);
+    if (found != nullptr) return found;
+  }
+  return nullptr;
+}
+
+// Adds what there is to protobuf's own message about an unknown enum value.
+std::string ExplainEnum(const std::string& message, const Descriptor& root) {
+  constexpr absl::string_view kField = "\" for field \"";
+  const size_t at = message.find(std::string(kField));
+  if (!absl::StartsWith(message, "Unknown enumeration value") ||
+      at == std::string::npos)
+    return message;
+  const size_t begin = at + kField.size();
+  std::set<const Descriptor*> seen;
+  const EnumDescriptor* type = FindEnum(
+      message.substr(begin, message.find('"', begin) - begin), root, &seen);
+  if (type == nullptr) return message;
+  return absl::StrCat(absl::StripSuffix(message, "."), "; it takes one of ",
+                      absl::StrJoin(ValueNames(*type), ", "));
+}
+
 // Adds the nearest name to protobuf's own message about an unknown field.
 std::string Explain(const std::string& message, const Descriptor& root) {
   constexpr absl::string_view kType = "Message type \"",
@@ -47,7 +89,7 @@ std::string Explain(const std::string& message, const Descriptor& root) {
   const size_t type_at = message.find(std::string(kType)),
                field_at = message.find(std::string(kField));
   if (type_at == std::string::npos || field_at == std::string::npos)
-    return message;
+    return ExplainEnum(message, root);
   const std::string type =
       message.substr(type_at + kType.size(), field_at - type_at - kType.size());
   const size_t begin = field_at + kField.size();
@@ -143,11 +185,9 @@ absl::Status SetScalar(absl::string_view path, absl::string_view value,
       const EnumDescriptor& type = *field.enum_type();
       const auto* number = type.FindValueByName(std::string(value));
       if (number == nullptr) {
-        std::vector<std::string> names;
-        for (int i = 0; i < type.value_count(); ++i)
-          names.push_back(type.value(i)->name());
-        return WrongValue(path, value,
-                          absl::StrCat("one of ", absl::StrJoin(names, ", ")));
+        return WrongValue(
+            path, value,
+            absl::StrCat("one of ", absl::StrJoin(ValueNames(type), ", ")));
       }
       add ? reflection.AddEnum(message, &field, number)
           : reflection.SetEnum(message, &field, number);

@@ -22,13 +22,16 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " is a directory, not a config file"));
+        absl::StrCat(path,
+                     " is a directory, not a config file; name a file in it, "
+                     "or a preset"));
   }
   std::ifstream file(path, std::ios::binary);
   std::stringstream text;
   text << file.rdbuf();
   if (!file)
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot read the config ", path, "; is it a file that you may read?"));
   return text.str();
 }
 
@@ -261,6 +264,7 @@ absl::Status ValidateTrainConfig(const TrainConfig& config,
                                  int64_t max_positions, int world_size) {
   SG_RETURN_IF_ERROR(Require(world_size >= 1, "the world size", world_size,
                              "1 or more ranks"));
+  // Before the schedule, whose default comes from run.steps.
   SG_RETURN_IF_ERROR(ValidateRun(config.run()));
   SG_RETURN_IF_ERROR(ValidateShard(config.shard()));
   SG_RETURN_IF_ERROR(ValidateOptimizer(config.optimizer()));

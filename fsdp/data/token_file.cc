@@ -130,7 +130,9 @@ absl::Status TokenFile::Read(int64_t begin, int64_t vocab_size,
                        " is outside the vocabulary of ", vocab_size,
                        "; set the model's vocab_size to at least ",
                        uint64_t{token} + 1,
-                       " or use the tokenizer that the model was made for"));
+                       ", use the tokenizer that the model was made for, or, "
+                       "if this is text, turn it into tokens with `bazel run "
+                       "//tools:prepare`"));
     }
     out[i] = static_cast<int32_t>(token);
   }

@@ -73,8 +73,8 @@ class Generator {
     rank.executor = executor_.get();
     rank.rank = runtime_.rank();
     rank.world_size = runtime_.world_size();
-    SG_RETURN_IF_ERROR(
-        LoadCheckpoint(checkpoint, rank, /*weights_only=*/true).status());
+    SG_RETURN_IF_ERROR(DamageIsWrongInput(
+        LoadCheckpoint(checkpoint, rank, /*weights_only=*/true).status()));
     prefill_ = Bind("prefill");
     decode_ = Bind("decode");
     return absl::OkStatus();
@@ -211,8 +211,9 @@ absl::Status Generate(
     const std::function<void(int64_t sample, const std::string& text)>& emit) {
   SG_ASSIGN_OR_RETURN(const std::string checkpoint,
                       ResolveCheckpoint(flags.checkpoint));
-  SG_ASSIGN_OR_RETURN(const CheckpointManifest manifest,
-                      ReadCheckpointManifest(checkpoint));
+  const absl::StatusOr<CheckpointManifest> manifest =
+      ReadCheckpointManifest(checkpoint);
+  if (!manifest.ok()) return DamageIsWrongInput(manifest.status());
   SG_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                       FindTokenizer(checkpoint));
   std::vector<int32_t> prompt;
@@ -222,7 +223,7 @@ absl::Status Generate(
   options.device = flags.device;
   SG_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
                       Runtime::Create(environment, options));
-  Generator generator(manifest.config(), *runtime);
+  Generator generator(manifest->config(), *runtime);
   SG_RETURN_IF_ERROR(generator.Load(
       checkpoint, static_cast<int64_t>(prompt.size()) + flags.max_tokens));
   SG_RETURN_IF_ERROR(runtime->EndStartup());

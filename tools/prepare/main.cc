@@ -6,16 +6,19 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
-#include <vector>
 
 #include "tools/prepare/prepare.h"
+#include "tools/program/flags.h"
 #include "tools/program/program.h"
 
 int main(int argc, char** argv) {
   using shardgraph::Finish;
   absl::StatusOr<shardgraph::PrepareOptions> options =
-      shardgraph::ParsePrepareFlags(
-          std::vector<std::string>(argv + 1, argv + argc));
+      shardgraph::ParsePrepareFlags(shardgraph::ArgumentsOf(argc, argv));
+  if (absl::IsCancelled(options.status())) {
+    std::printf("%s", std::string(options.status().message()).c_str());
+    return 0;
+  }
   if (!options.ok()) return Finish("prepare", options.status());
 
   // Long inputs say where they are, a short one has nothing to say.

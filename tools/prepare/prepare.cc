@@ -12,13 +12,13 @@
 #include <memory>
 #include <system_error>
 
+#include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/checkpoint/durable_file.h"
-#include "fsdp/config/text_config.h"
 #include "fsdp/data/token_file.h"
 #include "kernels/status_macros.h"
+#include "tools/program/flags.h"
 #include "tools/program/program.h"
 #include "tools/text/tokenizer.h"
 
@@ -31,8 +31,8 @@ constexpr int64_t kReadBytes = 1 << 20;
 // First words of llm.c's token files.
 constexpr int32_t kTokenMagics[] = {20240520, 20240801};
 constexpr char kUsage[] =
-    "; usage: prepare --input=FILE_OR_GLOB ... --output=DIR "
-    "[--tokenizer=bytes]";
+    "prepare: turns text into token files with a held-out part.\n"
+    "  prepare --input=FILE_OR_GLOB ... --output=DIR [--tokenizer=bytes]";
 
 struct Input {
   std::string path;
@@ -197,53 +197,28 @@ absl::StatusOr<PrepareResult> Prepare(const PrepareOptions& options) {
 }
 
 absl::StatusOr<PrepareOptions> ParsePrepareFlags(
-    absl::Span<const std::string> arguments) {
+    const std::vector<std::string>& arguments) {
   PrepareOptions options;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (!absl::StartsWith(argument, "-") || argument == "-") {
-      options.inputs.push_back(UserPath(argument));
-      continue;
-    }
-    const size_t equals = argument.find('=');
-    const size_t dashes = absl::StartsWith(argument, "--") ? 2 : 1;
-    const std::string name = argument.substr(
-        dashes, equals == std::string::npos ? equals : equals - dashes);
-    const std::vector<std::string> known = {"input", "output", "tokenizer"};
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      const std::string nearest = NearestName(name, known);
-      return absl::InvalidArgumentError(absl::StrCat(
-          "unknown flag ", argument,
-          nearest.empty() ? ""
-                          : absl::StrCat("; did you mean --", nearest, "?"),
-          kUsage));
-    }
-    std::string value;
-    if (equals != std::string::npos) {
-      value = argument.substr(equals + 1);
-    } else if (i + 1 < arguments.size()) {
-      value = arguments[++i];
-    }
-    if (value.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, " has no value", kUsage));
-    }
-    if (name == "input") {
-      options.inputs.push_back(UserPath(value));
-    } else if (name == "output") {
-      options.output = UserPath(value);
-    } else {
-      options.tokenizer = value == "bytes" ? value : UserPath(value);
-    }
-  }
-  if (options.inputs.empty()) {
+  std::string tokenizer = options.tokenizer;
+  // Both kinds of inputs into one list: their order is kept.
+  SG_RETURN_IF_ERROR(
+      ParseFlags(kUsage, arguments,
+                 {{"input", &options.inputs,
+                   "a text file or a glob; may be given more than once"},
+                  {"output", &options.output,
+                   "folder for train.bin, val.bin and tokenizer.json"},
+                  {"tokenizer", &tokenizer, "bytes, or a tokenizer.json"}},
+                 &options.inputs));
+  if (options.inputs.empty() || absl::c_linear_search(options.inputs, "")) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no input: say --input=FILE_OR_GLOB", kUsage));
+        "--input is missing; say --input=FILE_OR_GLOB");
   }
   if (options.output.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no output: say --output=DIR", kUsage));
+    return absl::InvalidArgumentError("--output is missing; say --output=DIR");
   }
+  for (std::string& input : options.inputs) input = UserPath(input);
+  options.output = UserPath(options.output);
+  options.tokenizer = tokenizer == "bytes" ? tokenizer : UserPath(tokenizer);
   return options;
 }
 

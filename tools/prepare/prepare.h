@@ -14,7 +14,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 
 namespace shardgraph {
 
@@ -42,9 +41,10 @@ absl::StatusOr<PrepareResult> Prepare(const PrepareOptions& options);
 
 // --input=FILE_OR_GLOB (repeated, or more of them as plain arguments),
 // --output=DIR, --tokenizer=bytes; "--flag value" is understood too. Paths are
-// taken from where the user typed them.
+// taken from where the user typed them. InvalidArgument for wrong flags,
+// Cancelled with the usage text for --help.
 absl::StatusOr<PrepareOptions> ParsePrepareFlags(
-    absl::Span<const std::string> arguments);
+    const std::vector<std::string>& arguments);
 
 }  // namespace shardgraph
 

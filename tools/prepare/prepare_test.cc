@@ -183,7 +183,7 @@ TEST_F(PrepareTest, BadInputsAreNamed) {
 TEST_F(PrepareTest, Flags) {
   setenv("BUILD_WORKING_DIRECTORY", "/there", 1);
   const auto options = ParsePrepareFlags(
-      {"--input=a.txt", "/b.txt", "--output", "out", "c*.txt", "-input", "d"});
+      {"--input=a.txt", "/b.txt", "--output", "out", "c*.txt", "--input", "d"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->inputs,
             (std::vector<std::string>{"/there/a.txt", "/b.txt", "/there/c*.txt",
@@ -198,12 +198,14 @@ TEST_F(PrepareTest, Flags) {
     std::vector<std::string> arguments;
     std::string message;
   } cases[] = {
-      {{}, "no input"},
-      {{"a.txt"}, "no output"},
-      {{"--output=o"}, "no input"},
+      {{}, "--input is missing"},
+      {{"a.txt"}, "--output is missing"},
+      {{"--output=o"}, "--input is missing"},
       {{"--inptu=a", "--output=o"}, "did you mean --input?"},
       {{"a", "--output"}, "--output has no value"},
-      {{"a", "--output="}, "--output has no value"},
+      {{"a", "--output="}, "--output is missing"},
+      {{"--input=", "--output=o"}, "--input is missing"},
+      {{"-input", "d", "--output=o"}, "two dashes"},
   };
   for (const auto& c : cases) {
     const auto result = ParsePrepareFlags(c.arguments);

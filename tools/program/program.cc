@@ -29,6 +29,11 @@ int ExitStatus(const absl::Status& status) {
   }
 }
 
+absl::Status DamageIsWrongInput(const absl::Status& status) {
+  return absl::IsDataLoss(status) ? absl::InvalidArgumentError(status.message())
+                                  : status;
+}
+
 int Finish(absl::string_view program, const absl::Status& status) {
   if (!status.ok()) {
     std::fprintf(stderr, "%s: %s\n", std::string(program).c_str(),

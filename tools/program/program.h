@@ -17,6 +17,10 @@ std::string UserPath(absl::string_view path);
 // FailedPrecondition, OutOfRange); 1 anything else.
 int ExitStatus(const absl::Status& status);
 
+// DataLoss as InvalidArgument: a damaged file that the user named is a wrong
+// input.
+absl::Status DamageIsWrongInput(const absl::Status& status);
+
 // Prints "PROGRAM: message" on stderr unless the status is OK; ExitStatus.
 int Finish(absl::string_view program, const absl::Status& status);
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/checkpoint/manifest.h"
 #include "fsdp/config/train_config.h"
 #include "fsdp/data/batches.h"
 #include "graph/model/module.h"
@@ -135,12 +136,18 @@ absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size) {
                             : UserPath(flags.run_directory);
   config.mutable_run()->set_directory(flags.run_directory);
   if (flags.resume != "auto" && flags.resume != "never") {
-    flags.resume = UserPath(flags.resume);
-    if (!std::filesystem::exists(flags.resume)) {
+    const auto resume = [&]() -> absl::StatusOr<std::string> {
+      SG_ASSIGN_OR_RETURN(std::string folder,
+                          ResolveCheckpoint(UserPath(flags.resume)));
+      SG_RETURN_IF_ERROR(ReadCheckpointManifest(folder).status());
+      return folder;
+    }();
+    if (!resume.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--resume is \"", flags.resume,
-          "\", which does not exist; use auto, never or a checkpoint folder"));
+          "--resume is \"", flags.resume, "\", but ", resume.status().message(),
+          "; use auto, never or a checkpoint folder"));
     }
+    flags.resume = *resume;
   }
   SG_RETURN_IF_ERROR(MakeWritable(flags.run_directory));
   run.flags = std::move(flags);

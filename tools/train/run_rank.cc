@@ -21,6 +21,7 @@
 #include "graph/executor.h"
 #include "kernels/status_macros.h"
 #include "kernels/step_state.h"
+#include "tools/program/program.h"
 #include "tools/runtime/runtime.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/train.h"
@@ -48,6 +49,7 @@ class RankRun {
     options.backend = &runtime_.backend();
     options.communicators = runtime_.communicators();
     options.capture = config_.run().capture();
+    if (run_.tune_executor) run_.tune_executor(plan_->plan, &options);
     SG_ASSIGN_OR_RETURN(executor_, Executor::Create(plan_->plan, options));
     SG_ASSIGN_OR_RETURN(const int64_t first_step, Restore());
     SG_RETURN_IF_ERROR(OpenData());
@@ -120,7 +122,9 @@ class RankRun {
             return runtime_.Agree(mine);
           }));
     } else if (resume != "never") {
-      SG_ASSIGN_OR_RETURN(manifest, LoadCheckpoint(resume, Here()));
+      const auto named = LoadCheckpoint(resume, Here());
+      if (!named.ok()) return DamageIsWrongInput(named.status());
+      manifest = *named;
     }
     if (manifest.has_value()) {
       SG_RETURN_IF_ERROR(CheckContinues(*manifest, config_));

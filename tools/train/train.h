@@ -3,6 +3,7 @@
 #define TOOLS_TRAIN_TRAIN_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,7 +12,9 @@
 #include "absl/status/statusor.h"
 #include "fsdp/data/batches.h"
 #include "fsdp/launch/environment.h"
+#include "graph/executor.h"
 #include "graph/model/module.h"
+#include "graph/step_plan.h"
 #include "proto/target.pb.h"
 #include "proto/train.pb.h"
 
@@ -26,6 +29,11 @@ struct TrainFlags {
   std::vector<std::string> overrides;
 };
 
+// Changes how this rank's executor runs the plan; null: it does not. Fault
+// tests put their faults in with it.
+using TuneExecutor =
+    std::function<void(const StepPlan& plan, ExecutorOptions* options)>;
+
 // InvalidArgument for wrong flags, Cancelled with the usage text for --help.
 absl::StatusOr<TrainFlags> ParseTrainFlags(
     const std::vector<std::string>& args);
@@ -37,6 +45,7 @@ struct PreparedRun {
   TrainConfig config;  // resolved
   TargetSpec target;
   int64_t vocab_size = 0;
+  TuneExecutor tune_executor;
 };
 
 // Reads config and model, checks them and the data files. Errors name field or
@@ -50,6 +59,9 @@ absl::StatusOr<std::unique_ptr<TokenData>> OpenHeldOut(const DataSpec& data,
 // Trains as one rank of the job. Collective.
 absl::Status RunRank(const PreparedRun& run,
                      const LaunchEnvironment& environment);
+
+// The whole program, `tune_executor` apart: its exit status.
+int TrainMain(int argc, char** argv, TuneExecutor tune_executor = nullptr);
 
 }  // namespace shardgraph
 
