@@ -16,10 +16,6 @@ int main(int argc, char** argv) {
   using namespace shardgraph;
   const std::vector<std::string> args = ArgumentsOf(argc, argv);
   const absl::StatusOr<GenerateFlags> flags = ParseGenerateFlags(args);
-  if (absl::IsCancelled(flags.status())) {
-    std::printf("%s", std::string(flags.status().message()).c_str());
-    return 0;
-  }
   if (!flags.ok()) return Finish("generate", flags.status());
   const absl::StatusOr<LaunchEnvironment> environment =
       ParseLaunchEnvironment(CurrentEnvironment());

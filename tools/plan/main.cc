@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "tools/plan/plan.h"
+#include "tools/program/flags.h"
 #include "tools/program/program.h"
 
 int main(int argc, char** argv) {
   using namespace shardgraph;
   const absl::StatusOr<PlanFlags> flags =
-      ParsePlanFlags(std::vector<std::string>(argv + 1, argv + argc));
+      ParsePlanFlags(ArgumentsOf(argc, argv));
   if (!flags.ok()) return Finish("plan", flags.status());
-  const absl::StatusOr<std::string> text =
-      flags->help ? PlanUsage() : RunPlan(*flags);
+  const absl::StatusOr<std::string> text = RunPlan(*flags);
   if (!text.ok()) return Finish("plan", text.status());
   if (std::fwrite(text->data(), 1, text->size(), stdout) != text->size() ||
       std::fflush(stdout) != 0) {

@@ -17,14 +17,10 @@ struct PlanFlags {
   std::string target;  // preset or path; empty: run.target, else this machine's
   Format format = Format::kText;
   std::vector<std::string> overrides;
-  bool help = false;
 };
 
-// InvalidArgument names the flag, its value, what is allowed and the nearest
-// flag.
+// InvalidArgument for wrong flags, Cancelled with the usage text for --help.
 absl::StatusOr<PlanFlags> ParsePlanFlags(const std::vector<std::string>& args);
-
-std::string PlanUsage();
 
 // Makes the plan and returns it in the format asked for.
 absl::StatusOr<std::string> RunPlan(const PlanFlags& flags);

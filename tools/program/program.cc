@@ -18,6 +18,7 @@ std::string UserPath(absl::string_view path) {
 int ExitStatus(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:
+    case absl::StatusCode::kCancelled:
       return 0;
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
@@ -35,7 +36,9 @@ absl::Status DamageIsWrongInput(const absl::Status& status) {
 }
 
 int Finish(absl::string_view program, const absl::Status& status) {
-  if (!status.ok()) {
+  if (absl::IsCancelled(status)) {
+    std::fputs(std::string(status.message()).c_str(), stdout);
+  } else if (!status.ok()) {
     std::fprintf(stderr, "%s: %s\n", std::string(program).c_str(),
                  std::string(status.message()).c_str());
   }

@@ -13,7 +13,7 @@ namespace shardgraph {
 // run` starts programs elsewhere and says so in BUILD_WORKING_DIRECTORY).
 std::string UserPath(absl::string_view path);
 
-// 0 done; 2 a wrong flag, config or input file (InvalidArgument, NotFound,
+// 0 done, Cancelled included; 2 a wrong flag, config or input file (InvalidArgument, NotFound,
 // FailedPrecondition, OutOfRange); 1 anything else.
 int ExitStatus(const absl::Status& status);
 
@@ -22,6 +22,7 @@ int ExitStatus(const absl::Status& status);
 absl::Status DamageIsWrongInput(const absl::Status& status);
 
 // Prints "PROGRAM: message" on stderr unless the status is OK; ExitStatus.
+// Cancelled is --help (flags.h): its message goes to stdout.
 int Finish(absl::string_view program, const absl::Status& status);
 
 }  // namespace shardgraph
