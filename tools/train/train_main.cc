@@ -20,10 +20,10 @@ namespace {
 int LaunchRanks(const PreparedRun& run, const std::vector<std::string>& args) {
   LocalLaunchOptions options;
   options.num_ranks = static_cast<int>(run.flags.num_ranks);
-  options.command = {"/proc/self/exe"};
+  // First: behind a "--" there are no flags.
+  options.command = {"/proc/self/exe",
+                     absl::StrCat("--run_dir=", run.flags.run_directory)};
   options.command.insert(options.command.end(), args.begin(), args.end());
-  options.command.push_back(
-      absl::StrCat("--run_dir=", run.flags.run_directory));
   // The others find a lost rank within a collective's timeout; let them say so.
   options.notice = absl::Seconds(
       std::min(30.0, std::max(2.0, run.config.run().timeout_seconds())));
