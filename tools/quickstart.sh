@@ -37,4 +37,4 @@ bazel run //tools:generate -- --checkpoint="$run" --prompt="computer" --max_toke
 
 echo
 echo "== the run is in $run: config.textproto, plan.txt, plan.svg, metrics.jsonl, events for TensorBoard, checkpoints/"
-echo "   go on with: bazel run //tools:train -- --config=$run/config.textproto --run_dir=$run --nproc=2 run.steps=1000"
+echo "   go on with: bazel run //tools:train -- --config=$run/config.textproto --run_dir=$run --nproc=2 run.steps=1000 schedule.decay_steps=1000"

@@ -85,6 +85,13 @@ class Generator {
 
   // Takes in the prompt; its logits are then those of the token behind it.
   absl::Status Start(const std::vector<int32_t>& prompt) {
+    for (const int32_t token : prompt) {
+      if (token < plan_->model->vocab_size()) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--prompt has the token ", token, ", the model a vocabulary of ",
+          plan_->model->vocab_size(),
+          "; use the tokenizer that the model was trained with"));
+    }
     position_ = 0;
     const int64_t n = static_cast<int64_t>(prompt.size());
     for (int64_t begin = 0; begin < n; begin += prefill_length_) {

@@ -1,5 +1,6 @@
 #include "tools/plan/plan.h"
 
+#include <limits>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -26,14 +27,14 @@ absl::StatusOr<PlanFlags> ParsePlanFlags(const std::vector<std::string>& args) {
                  args,
                  {{"config", &flags.config,
                    "a preset (quickstart, llama3_8b, ...) or a config file"},
-                  {"world_size", &world_size, "ranks; 1"},
+                  {"world_size", &world_size, "ranks, 1 or more; 1"},
                   {"target", &flags.target,
                    "a preset of proto/targets or a file; this machine's"},
                   {"format", &format, "text, json or svg"}},
                  &flags.overrides));
-  if (world_size < 1 || world_size > 1000000) {
+  if (world_size < 1 || world_size > std::numeric_limits<int>::max()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--world_size is ", world_size, "; it must be 1 to 1000000 ranks"));
+        "--world_size is ", world_size, "; it must be 1 or more ranks"));
   }
   flags.world_size = static_cast<int>(world_size);
   if (format == "text") {

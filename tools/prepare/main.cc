@@ -15,10 +15,6 @@ int main(int argc, char** argv) {
   using shardgraph::Finish;
   absl::StatusOr<shardgraph::PrepareOptions> options =
       shardgraph::ParsePrepareFlags(shardgraph::ArgumentsOf(argc, argv));
-  if (absl::IsCancelled(options.status())) {
-    std::printf("%s", std::string(options.status().message()).c_str());
-    return 0;
-  }
   if (!options.ok()) return Finish("prepare", options.status());
 
   // Long inputs say where they are, a short one has nothing to say.

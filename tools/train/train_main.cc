@@ -39,10 +39,6 @@ int LaunchRanks(const PreparedRun& run, const std::vector<std::string>& args) {
 int TrainMain(int argc, char** argv, TuneExecutor tune_executor) {
   const std::vector<std::string> args = ArgumentsOf(argc, argv);
   absl::StatusOr<TrainFlags> flags = ParseTrainFlags(args);
-  if (absl::IsCancelled(flags.status())) {
-    std::printf("%s", std::string(flags.status().message()).c_str());
-    return 0;
-  }
   if (!flags.ok()) return Finish("train", flags.status());
   const absl::StatusOr<LaunchEnvironment> environment =
       ParseLaunchEnvironment(CurrentEnvironment());
