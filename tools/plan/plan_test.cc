@@ -49,7 +49,7 @@ TEST(PlanFlags, WrongOnesAreNamed) {
           {{"--config=quickstar"},
            {"quickstar", "did you mean \"quickstart\"?"}},
           {{"--config=quickstart", "--world_size=0"},
-           {"--world_size", "\"0\"", "1 or more"}},
+           {"--world_size", "is 0", "1 or more"}},
           {{"--config=quickstart", "--world_size=two"},
            {"--world_size", "\"two\"", "1 or more"}},
           {{"--config=quickstart", "--format=png"},
