@@ -1,8 +1,10 @@
 // Random models under random policies: every plan is accepted by the verifier,
-// and runs on any number of ranks give the numbers of one.
+// none without one of its edges, and runs on any number of ranks give the
+// numbers of one.
 //
-// How many are tried is said by RANDOM_PLANS and RANDOM_RUNS in the
-// environment; RANDOM_SEED tries one seed alone, in every test.
+// How many are tried is said by RANDOM_PLANS, RANDOM_BROKEN_PLANS and
+// RANDOM_RUNS in the environment; RANDOM_SEED tries one seed alone, in every
+// test.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -16,6 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/config/train_config.h"
 #include "fsdp/train/training_plan.h"
+#include "graph/graph.h"
+#include "graph/passes.h"
+#include "graph/step_plan.h"
 #include "graph/workspace.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"
@@ -104,6 +109,28 @@ TEST(RandomModelsTest, PlansAreAccepted) {
       EXPECT_EQ((*again)->plan.hash, (*plan)->plan.hash);
     }
     ASSERT_FALSE(::testing::Test::HasFailure()) << Describe(training);
+  }
+}
+
+TEST(RandomModelsTest, EveryDataAndMemoryEdgeIsNeeded) {
+  for (const uint64_t seed : Seeds("RANDOM_BROKEN_PLANS", 3001, 10)) {
+    const RandomTraining training = DrawTraining(seed);
+    const auto made = MakePlan(training);
+    ASSERT_TRUE(made.ok()) << made.status() << "\n" << Describe(training);
+    StepPlan& plan = (*made)->plan;
+    for (PhaseSchedule& schedule : plan.schedules) {
+      for (size_t e = 0; e < schedule.edges.size(); ++e) {
+        const Edge edge = schedule.edges[e];
+        if (edge.kind != EdgeKind::kData && edge.kind != EdgeKind::kMemory)
+          continue;
+        schedule.edges.erase(schedule.edges.begin() + e);
+        ASSERT_FALSE(Verify(plan).ok())
+            << PrintNode(plan.graph, edge.from) << "\nbefore "
+            << PrintNode(plan.graph, edge.to) << "\n"
+            << Describe(training);
+        schedule.edges.insert(schedule.edges.begin() + e, edge);
+      }
+    }
   }
 }
 
