@@ -112,7 +112,7 @@ TEST(RandomModelsTest, PlansAreAccepted) {
   }
 }
 
-TEST(RandomModelsTest, EveryDataAndMemoryEdgeIsNeeded) {
+TEST(RandomModelsTest, EveryDataEdgeIsNeeded) {
   for (const uint64_t seed : Seeds("RANDOM_BROKEN_PLANS", 3001, 10)) {
     const RandomTraining training = DrawTraining(seed);
     const auto made = MakePlan(training);
@@ -121,8 +121,7 @@ TEST(RandomModelsTest, EveryDataAndMemoryEdgeIsNeeded) {
     for (PhaseSchedule& schedule : plan.schedules) {
       for (size_t e = 0; e < schedule.edges.size(); ++e) {
         const Edge edge = schedule.edges[e];
-        if (edge.kind != EdgeKind::kData && edge.kind != EdgeKind::kMemory)
-          continue;
+        if (edge.kind != EdgeKind::kData) continue;
         schedule.edges.erase(schedule.edges.begin() + e);
         ASSERT_FALSE(Verify(plan).ok())
             << PrintNode(plan.graph, edge.from) << "\nbefore "
