@@ -30,7 +30,8 @@
 //                    sequence_ids[b]) (kernels/random/random.h).
 //   Scores, exponentials and sums are FP32; out is rounded once. A backend may
 //   round the exponentials to q's dtype for the product with v. A query that
-//   sees no key has out = 0 and lse = -infinity.
+//   sees no key has out = 0 and lse = -infinity; NaN in q, or in a key or value
+//   that it sees, makes both NaN (a value: out alone), never 0.
 //   Source: Dao et al., "FlashAttention", 2022 (online softmax by blocks).
 //   Cost: 4 B H T S D matmul FLOPs, half of it when causal without offset.
 //

@@ -1,5 +1,6 @@
 #include "kernels/attention/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -292,6 +293,52 @@ TEST(Attention, AQueryThatSeesNoKeyIsZero) {
     EXPECT_EQ(results[0], ResultValues(6, 0.0));
     EXPECT_EQ(results[1],
               ResultValues(2, -std::numeric_limits<double>::infinity()));
+  }
+}
+
+// NaN in one element of q, k or v reaches out, lse and the gradients; what
+// earlier queries see stays finite.
+TEST(Attention, NanIsNotTakenForAKeyOutOfSight) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const int64_t length = 130, width = 4, bad = 128;
+  const Shapes shapes = {.queries = length,
+                         .keys = length,
+                         .heads = 1,
+                         .kv_heads = 1,
+                         .width = width,
+                         .causal = true};
+  const auto count_nan = [](const ResultValues& values, int64_t begin,
+                            int64_t end) {
+    return std::count_if(values.begin() + begin, values.begin() + end,
+                         [](double x) { return std::isnan(x); });
+  };
+  for (const auto& kernels :
+       {AttentionReferenceKernels(), AttentionCpuKernels()}) {
+    for (int operand = 0; operand < 3; ++operand) {
+      SCOPED_TRACE(operand);
+      OpCase forward = Forward(shapes);
+      forward.operands[operand].values[bad * width] = nan;
+      const auto results = Evaluate(forward, kernels, false);
+      // A query of its own; a key or value also for the query behind it.
+      EXPECT_EQ(count_nan(results[0], bad * width, length * width),
+                operand == 0   ? width
+                : operand == 1 ? 2 * width
+                               : 2);
+      EXPECT_EQ(count_nan(results[1], bad, length), operand == 0   ? 1
+                                                    : operand == 1 ? 2
+                                                                   : 0);
+      EXPECT_EQ(count_nan(results[0], 0, 64 * width), 0);
+      EXPECT_EQ(count_nan(results[1], 0, bad), 0);
+
+      OpCase backward = Backward(shapes);
+      backward.operands[1 + operand] = forward.operands[operand];
+      backward.operands[4].values = results[0];
+      backward.operands[5].values = results[1];
+      const auto gradients = Evaluate(backward, kernels, false);
+      EXPECT_EQ(count_nan(gradients[0], bad * width, (bad + 1) * width), width);
+      EXPECT_GE(count_nan(gradients[1], 0, length * width), width);
+      EXPECT_EQ(count_nan(gradients[0], 0, 64 * width), 0);
+    }
   }
 }
 

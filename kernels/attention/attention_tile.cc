@@ -10,6 +10,12 @@ namespace {
 
 const float kMinusInfinity = -__builtin_inff();
 
+bool HasNan(const float* x, int64_t n) {
+  bool found = false;
+  for (int64_t j = 0; j < n; ++j) found |= x[j] != x[j];
+  return found;
+}
+
 // x = e^(scale * x - shift); the sum of the results.
 float ExpRow(float scale, float shift, int64_t n, float* x) {
   for (int64_t j = 0; j < n; ++j) x[j] = VectorExp(scale * x[j] - shift);
@@ -34,10 +40,13 @@ void OnlineSoftmax(const AttentionTile& tile, float* scores, float* max,
     }
     const float scale = tile.scale <= 0 ? 1.0f : tile.scale;
     const float largest = scale * VectorMax(row, tile.columns);
-    const float new_max = largest > max[i] ? largest : max[i];
-    if (new_max == kMinusInfinity) {  // no key is visible yet
-      std::memset(row, 0, tile.columns * sizeof(float));
-      continue;
+    float new_max = largest > max[i] ? largest : max[i];
+    if (new_max == kMinusInfinity) {
+      if (!HasNan(row, tile.columns)) {  // no key is visible yet
+        std::memset(row, 0, tile.columns * sizeof(float));
+        continue;
+      }
+      new_max = 0;  // any number: the sum becomes NaN
     }
     const float rescale = VectorExp(max[i] - new_max);
     max[i] = new_max;
