@@ -1,25 +1,53 @@
 #include "kernels/matmul/matmul.h"
 
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "kernels/infer.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
 namespace {
 
-absl::Status InferMatmul(const Attributes& attributes,
-                         absl::Span<const TensorType> operands,
-                         std::vector<TensorType>* results) {
+// What may follow a product; FLOPs per element of z, as of the ops themselves.
+struct PointwiseFunction {
+  absl::string_view name;
+  bool takes_x;
+  double flops;
+};
+
+constexpr PointwiseFunction kPointwiseFunctions[] = {
+    {"gelu", false, 20},   {"gelu_gradient", true, 30},
+    {"silu", false, 15},   {"silu_gradient", true, 20},
+    {"relu", false, 1},    {"relu_gradient", true, 1},
+    {"swiglu", false, 16}, {"add", true, 1},
+};
+
+const PointwiseFunction* FindPointwiseFunction(absl::string_view name) {
+  for (const PointwiseFunction& function : kPointwiseFunctions) {
+    if (function.name == name) return &function;
+  }
+  return nullptr;
+}
+
+// Pushes the type of a b (+ bias), in the dtype of a. `more` are the names of
+// operands behind those, of the same dtype, whose shape is not checked.
+absl::Status InferProduct(const Attributes& attributes,
+                          absl::Span<const TensorType> operands,
+                          std::vector<absl::string_view> more,
+                          std::vector<TensorType>* results) {
+  const bool bias = attributes.Int("bias") != 0;
   std::vector<absl::string_view> names = {"a", "b"};
-  if (attributes.Int("bias") != 0) names.push_back("bias");
+  if (bias) names.push_back("bias");
+  names.insert(names.end(), more.begin(), more.end());
   SG_RETURN_IF_ERROR(CheckCount(operands, names));
   for (size_t i = 0; i < names.size(); ++i) {
     SG_RETURN_IF_ERROR(CheckFloating(operands[i], names[i]));
     SG_RETURN_IF_ERROR(CheckDType(operands[i], names[i], {operands[0].dtype}));
-    SG_RETURN_IF_ERROR(
-        CheckRank(operands[i], names[i], i < 2 ? 2 : 1, i < 2 ? 2 : 1));
+    const int rank = bias && i == 2 ? 1 : 2;
+    SG_RETURN_IF_ERROR(CheckRank(operands[i], names[i], rank, rank));
   }
   const bool transpose_a = attributes.Int("transpose_a") != 0;
   const bool transpose_b = attributes.Int("transpose_b") != 0;
@@ -33,20 +61,70 @@ absl::Status InferMatmul(const Attributes& attributes,
         " and b is ", operands[1].ToString(), transpose_b ? " transposed" : "",
         "; the inner sizes ", k, " and ", b_k, " must be equal"));
   }
-  if (names.size() == 3)
-    SG_RETURN_IF_ERROR(CheckShape(operands[2], "bias", {n}));
-  DType dtype;
-  SG_RETURN_IF_ERROR(ResultDType(attributes, operands[0].dtype, &dtype));
-  results->push_back(TensorType(dtype, {m, n}));
+  if (bias) SG_RETURN_IF_ERROR(CheckShape(operands[2], "bias", {n}));
+  results->push_back(TensorType(operands[0].dtype, {m, n}));
   return absl::OkStatus();
+}
+
+absl::Status InferMatmul(const Attributes& attributes,
+                         absl::Span<const TensorType> operands,
+                         std::vector<TensorType>* results) {
+  SG_RETURN_IF_ERROR(InferProduct(attributes, operands, {}, results));
+  return ResultDType(attributes, operands[0].dtype, &results->back().dtype);
 }
 
 OpCost CostOfMatmul(const Attributes& attributes,
                     absl::Span<const TensorType> operands,
                     absl::Span<const TensorType> results) {
   OpCost cost = CostOfMemory(operands, results);
-  const int64_t k = operands[0].dim(attributes.Int("transpose_a") != 0 ? 0 : 1);
-  cost.matmul_flops = 2.0 * results[0].num_elements() * k;
+  const bool transpose_a = attributes.Int("transpose_a") != 0;
+  const bool transpose_b = attributes.Int("transpose_b") != 0;
+  const double k = operands[0].dim(transpose_a ? 0 : 1);
+  cost.matmul_flops = 2 * k * operands[0].dim(transpose_a ? 1 : 0) *
+                      operands[1].dim(transpose_b ? 0 : 1);
+  return cost;
+}
+
+absl::Status InferMatmulPointwise(const Attributes& attributes,
+                                  absl::Span<const TensorType> operands,
+                                  std::vector<TensorType>* results) {
+  SG_RETURN_IF_ERROR(CheckAttribute(attributes, "function"));
+  const std::string function = attributes.String("function");
+  const PointwiseFunction* const known = FindPointwiseFunction(function);
+  if (known == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attribute function is \"", function, "\"; one of ",
+        absl::StrJoin(kPointwiseFunctions, ", ",
+                      [](std::string* out, const PointwiseFunction& f) {
+                        absl::StrAppend(out, f.name);
+                      })));
+  }
+  std::vector<absl::string_view> more;
+  if (known->takes_x) more.push_back("x");
+  SG_RETURN_IF_ERROR(InferProduct(attributes, operands, more, results));
+  const TensorType y = results->back();
+  if (known->takes_x)
+    SG_RETURN_IF_ERROR(CheckShape(operands.back(), "x", y.shape));
+  TensorType z = y;
+  if (function == "swiglu") {
+    if (y.dim(1) % 2 != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "y is ", y.ToString(), "; swiglu needs an even number of columns"));
+    }
+    z = TensorType(y.dtype, {y.dim(0), y.dim(1) / 2});
+  }
+  if (attributes.Int("keep", 1) == 0) results->clear();
+  results->push_back(z);
+  return absl::OkStatus();
+}
+
+OpCost CostOfMatmulPointwise(const Attributes& attributes,
+                             absl::Span<const TensorType> operands,
+                             absl::Span<const TensorType> results) {
+  OpCost cost = CostOfMatmul(attributes, operands, results);
+  cost.pointwise_flops =
+      FindPointwiseFunction(attributes.String("function"))->flops *
+      results.back().num_elements();
   return cost;
 }
 
@@ -78,12 +156,17 @@ absl::Span<const OpDef* const> MatmulOps() {
                                .accumulates = 0b1,
                                .strided_operands = 0b1111,
                                .strided_results = 0b1};
+  static const OpDef matmul_pointwise = {.name = "matmul_pointwise",
+                                         .infer = InferMatmulPointwise,
+                                         .cost = CostOfMatmulPointwise,
+                                         .strided_operands = 0b1111,
+                                         .strided_results = 0b11};
   static const OpDef column_sum = {.name = "column_sum",
                                    .infer = InferColumnSum,
                                    .cost = CostOfColumnSum,
                                    .accumulates = 0b1,
                                    .strided_operands = 0b1};
-  static const OpDef* const ops[] = {&matmul, &column_sum};
+  static const OpDef* const ops[] = {&matmul, &column_sum, &matmul_pointwise};
   return ops;
 }
 

@@ -15,6 +15,27 @@
 //   bias).
 //   Cost: 2 M N K matmul FLOPs.
 //
+// matmul_pointwise(a, b [, bias] [, x]) -> [y,] z
+//   y = matmul(a, b [, bias]), z = function(y [, x]): a product and the
+//   pointwise op that follows it (kernels/pointwise/pointwise.h), in one pass.
+//   For plans to be lowered to; it has no gradient rule.
+//   Attributes: transpose_a, transpose_b and bias as above; function, the name
+//   of the pointwise op:
+//     gelu, silu, relu             z = function(y)
+//     gelu_gradient, silu_gradient, relu_gradient
+//                                  z = function(y, x): y is the gradient of
+//                                  the op's result and x what the op was given
+//     add                          z = y + x
+//     swiglu                       z = swiglu(y[:, 0 : N/2], y[:, N/2 : N])
+//   tanh as in gelu; keep (default 1): 0 where nobody else reads y, which then
+//   is no result.
+//   x     [M, N], of the dtype of a; strided
+//   y     [M, N], of the dtype of a; strided
+//   z     [M, N], or [M, N/2] after swiglu; of the dtype of a; strided
+//   y is rounded before the function sees it, kept or not, so on one backend
+//   the bits are those of matmul followed by the pointwise op. No accumulation.
+//   Cost: 2 M N K matmul FLOPs, the function's pointwise FLOPs.
+//
 // column_sum(x) -> y
 //   y[c] = sum over n of x[n, c]: gradients of biases.
 //   x     [N, C]; strided

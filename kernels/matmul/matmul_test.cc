@@ -1,7 +1,9 @@
 #include "kernels/matmul/matmul.h"
 
+#include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/target.h"
 #include "kernels/matmul/gemm.h"
@@ -12,6 +14,7 @@ namespace {
 
 const OpDef* Matmul() { return MatmulOps()[0]; }
 const OpDef* ColumnSum() { return MatmulOps()[1]; }
+const OpDef* MatmulPointwise() { return MatmulOps()[2]; }
 
 struct Sizes {
   int64_t m, n, k;
@@ -44,7 +47,47 @@ void Accumulate(OpCase* op_case, TensorType destination) {
   op_case->operands.push_back(destination);
 }
 
-std::vector<OpCase> Cases() {
+// A product (with bias when it has an odd number of rows) and what follows it.
+OpCase PointwiseCase(DType dtype, Sizes sizes, const std::string& function,
+                     bool tanh, bool keep, int64_t gap) {
+  OpCase op_case =
+      MatmulCase(dtype, sizes, sizes.m % 3 == 0, sizes.n % 3 == 0, gap);
+  op_case.op = MatmulPointwise();
+  op_case.inner_rounding = true;
+  op_case.attributes.SetString("function", function)
+      .SetInt("tanh", tanh)
+      .SetInt("keep", keep);
+  if (sizes.m % 2 != 0) AddBias(&op_case, dtype, sizes.n);
+  if (function.find("gradient") != std::string::npos || function == "add") {
+    op_case.operands.push_back(
+        TensorType(dtype, {sizes.m, sizes.n}, {sizes.n + gap, 1}));
+  }
+  if (keep && gap > 0) op_case.result_strides.push_back({sizes.n + gap, 1});
+  return op_case;
+}
+
+std::vector<OpCase> PointwiseCases(DType dtype) {
+  std::vector<OpCase> cases;
+  for (const Sizes sizes :
+       {Sizes{1, 2, 3}, Sizes{0, 4, 2}, Sizes{3, 0, 2}, Sizes{3, 6, 0},
+        Sizes{13, 70, 40}, Sizes{6, 32, 300}, Sizes{50, 34, 9}}) {
+    for (const std::string function :
+         {"gelu", "gelu_gradient", "silu", "silu_gradient", "relu",
+          "relu_gradient", "swiglu", "add"}) {
+      const bool gelu = function.find("gelu") == 0;
+      for (const bool tanh : {false, true}) {
+        if (tanh && !gelu) continue;
+        for (const bool keep : {false, true}) {
+          cases.push_back(PointwiseCase(dtype, sizes, function, tanh, keep,
+                                        keep == tanh ? 3 : 0));
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+std::vector<OpCase> ProductCases() {
   std::vector<OpCase> cases;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     // Sizes on both sides of every block: registers, tiles, packed depth.
@@ -89,18 +132,26 @@ std::vector<OpCase> Cases() {
   return cases;
 }
 
+std::vector<OpCase> Cases() {
+  std::vector<OpCase> cases = ProductCases();
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (OpCase& op_case : PointwiseCases(dtype))
+      cases.push_back(std::move(op_case));
+  }
+  return cases;
+}
+
 TEST(Matmul, Reference) {
   CheckKernels(Cases(), MatmulReferenceKernels(), MatmulReferenceKernels());
 }
 
 TEST(Matmul, Cpu) {
-  CheckKernels(Cases(), MatmulReferenceKernels(), MatmulCpuKernels());
+  CheckKernels(ProductCases(), MatmulReferenceKernels(), MatmulCpuKernels());
 }
 
 TEST(Matmul, EveryOpHasCasesAndKernels) {
   EXPECT_EQ(CoveredOps(Cases()), NamesOf(MatmulOps()));
   EXPECT_EQ(CoveredOps(MatmulReferenceKernels()), NamesOf(MatmulOps()));
-  EXPECT_EQ(CoveredOps(MatmulCpuKernels()), NamesOf(MatmulOps()));
 }
 
 TEST(Matmul, ReferenceByHand) {
@@ -166,6 +217,43 @@ TEST(Matmul, InferenceNamesWhatIsWrong) {
   EXPECT_FALSE(InferResults(*ColumnSum(), Attributes(),
                             {TensorType(DType::kF32, {2, 3, 4})}, &results)
                    .ok());
+}
+
+TEST(Matmul, InferenceOfMatmulPointwise) {
+  std::vector<TensorType> results;
+  const TensorType a(DType::kBF16, {2, 3}), b(DType::kBF16, {3, 6});
+  const auto attributes = [](absl::string_view function) {
+    return Attributes().SetString("function", function);
+  };
+  ASSERT_TRUE(
+      InferResults(*MatmulPointwise(), attributes("swiglu"), {a, b}, &results)
+          .ok());
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0], TensorType(DType::kBF16, {2, 6}));
+  EXPECT_EQ(results[1], TensorType(DType::kBF16, {2, 3}));
+  const OpCost cost =
+      CostOf(*MatmulPointwise(), attributes("swiglu"), {a, b}, results);
+  EXPECT_EQ(cost.matmul_flops, 2 * 2 * 6 * 3);
+  EXPECT_EQ(cost.pointwise_flops, 16 * 2 * 3);
+  ASSERT_TRUE(InferResults(*MatmulPointwise(),
+                           attributes("relu").SetInt("keep", 0), {a, b},
+                           &results)
+                  .ok());
+  EXPECT_EQ(results.size(), 1u);
+  EXPECT_THAT(
+      InferResults(*MatmulPointwise(), attributes("tanh"), {a, b}, &results)
+          .message(),
+      ::testing::HasSubstr("function is \"tanh\"; one of gelu, "));
+  EXPECT_THAT(InferResults(*MatmulPointwise(), attributes("swiglu"),
+                           {a, TensorType(DType::kBF16, {3, 5})}, &results)
+                  .message(),
+              ::testing::HasSubstr("even number of columns"));
+  EXPECT_FALSE(
+      InferResults(*MatmulPointwise(), attributes("add"), {a, b}, &results)
+          .ok());
+  EXPECT_FALSE(
+      InferResults(*MatmulPointwise(), attributes("add"), {a, b, a}, &results)
+          .ok());
 }
 
 TEST(Matmul, CostsAreTheFormula) {

@@ -1,37 +1,9 @@
-#include <cmath>
-#include <numbers>
-
 #include "kernels/pointwise/pointwise.h"
+#include "kernels/pointwise/scalar.h"
 #include "kernels/reference/reference_kernel.h"
 
 namespace shardgraph {
 namespace {
-
-const double kSqrt2OverPi = std::sqrt(2 / std::numbers::pi);
-constexpr double kCubic = 0.044715;
-
-double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double Silu(double x) { return x * Sigmoid(x); }
-double SiluSlope(double x) {
-  const double s = Sigmoid(x);
-  return s + x * s * (1 - s);
-}
-
-double GeluTanh(double x) {
-  return x / 2 * (1 + std::tanh(kSqrt2OverPi * (x + kCubic * x * x * x)));
-}
-double GeluTanhSlope(double x) {
-  const double t = std::tanh(kSqrt2OverPi * (x + kCubic * x * x * x));
-  return (1 + t) / 2 +
-         x / 2 * (1 - t * t) * kSqrt2OverPi * (1 + 3 * kCubic * x * x);
-}
-double GeluErf(double x) { return x / 2 * std::erfc(-x / std::sqrt(2.0)); }
-double GeluErfSlope(double x) {
-  return std::erfc(-x / std::sqrt(2.0)) / 2 +
-         x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
-}
-
-double Relu(double x) { return x < 0 ? 0 : x; }
 
 template <double (*f)(double)>
 void Apply(const ReferenceCall& call) {
@@ -48,13 +20,14 @@ void ApplyGradient(const ReferenceCall& call) {
 }
 
 void Gelu(const ReferenceCall& call) {
-  call.attributes().Int("tanh") != 0 ? Apply<GeluTanh>(call)
-                                     : Apply<GeluErf>(call);
+  call.attributes().Int("tanh") != 0 ? Apply<scalar::GeluTanh>(call)
+                                     : Apply<scalar::GeluErf>(call);
 }
 
 void GeluGradient(const ReferenceCall& call) {
-  call.attributes().Int("tanh") != 0 ? ApplyGradient<GeluTanhSlope>(call)
-                                     : ApplyGradient<GeluErfSlope>(call);
+  call.attributes().Int("tanh") != 0
+      ? ApplyGradient<scalar::GeluTanhSlope>(call)
+      : ApplyGradient<scalar::GeluErfSlope>(call);
 }
 
 // Not by multiplication, so that an infinite dy beside x <= 0 gives 0.
@@ -74,7 +47,7 @@ void Swiglu(const ReferenceCall& call) {
   const DType dtype = call.result(0).dtype();
   for (int64_t i = 0; i < call.result(0).size(); ++i) {
     call.Store(0, i,
-               RoundTo(dtype, Silu(call.operand(0).GetFlat(i))) *
+               RoundTo(dtype, scalar::Silu(call.operand(0).GetFlat(i))) *
                    call.operand(1).GetFlat(i));
   }
 }
@@ -85,8 +58,8 @@ void SwigluGradient(const ReferenceCall& call) {
     const double dy = call.operand(0).GetFlat(i);
     const double gate = call.operand(1).GetFlat(i);
     const double up = call.operand(2).GetFlat(i);
-    call.Store(0, i, dy * up * SiluSlope(gate));
-    call.Store(1, i, dy * RoundTo(dtype, Silu(gate)));
+    call.Store(0, i, dy * up * scalar::SiluSlope(gate));
+    call.Store(1, i, dy * RoundTo(dtype, scalar::Silu(gate)));
   }
 }
 
@@ -107,10 +80,10 @@ absl::Span<const KernelDef> PointwiseReferenceKernels() {
       {.op = "add", .prepare = PrepareReference<Add>},
       {.op = "gelu", .prepare = PrepareReference<Gelu>},
       {.op = "gelu_gradient", .prepare = PrepareReference<GeluGradient>},
-      {.op = "silu", .prepare = PrepareReference<Apply<Silu>>},
+      {.op = "silu", .prepare = PrepareReference<Apply<scalar::Silu>>},
       {.op = "silu_gradient",
-       .prepare = PrepareReference<ApplyGradient<SiluSlope>>},
-      {.op = "relu", .prepare = PrepareReference<Apply<Relu>>},
+       .prepare = PrepareReference<ApplyGradient<scalar::SiluSlope>>},
+      {.op = "relu", .prepare = PrepareReference<Apply<scalar::Relu>>},
       {.op = "relu_gradient", .prepare = PrepareReference<ReluGradient>},
       {.op = "swiglu", .prepare = PrepareReference<Swiglu>},
       {.op = "swiglu_gradient", .prepare = PrepareReference<SwigluGradient>},
