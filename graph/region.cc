@@ -15,13 +15,33 @@ struct Interval {
   int64_t size = 1;
 };
 
-// `region`, moved by -origin, in the coordinates of a grid whose strides
-// descend, each a multiple of the next. False when it is no block of the grid.
-bool ToBlock(const Region& region, int64_t origin,
-             const std::vector<int64_t>& strides,
+struct Grid {
+  int64_t origin = 0;
+  std::vector<int64_t> strides;  // descending, each a multiple of the next
+};
+
+// A grid for all of `regions`. False when their strides make none.
+bool MakeGrid(absl::Span<const Region* const> regions, Grid* grid) {
+  std::vector<int64_t>& strides = grid->strides;
+  strides = {1};
+  grid->origin = regions[0]->offset;
+  for (const Region* region : regions) {
+    grid->origin = std::min(grid->origin, region->offset);
+    for (const Region::Dim& dim : region->dims) strides.push_back(dim.stride);
+  }
+  std::sort(strides.begin(), strides.end(), std::greater<int64_t>());
+  strides.erase(std::unique(strides.begin(), strides.end()), strides.end());
+  for (size_t k = 1; k < strides.size(); ++k)
+    if (strides[k] <= 0 || strides[k - 1] % strides[k] != 0) return false;
+  return true;
+}
+
+// `region` in the coordinates of the grid. False when it is no block of it.
+bool ToBlock(const Region& region, const Grid& grid,
              std::vector<Interval>* block) {
+  const std::vector<int64_t>& strides = grid.strides;
   block->assign(strides.size(), Interval{});
-  int64_t rest = region.offset - origin;
+  int64_t rest = region.offset - grid.origin;
   for (size_t k = 0; k < strides.size(); ++k) {
     (*block)[k].first = rest / strides[k];
     rest %= strides[k];
@@ -46,6 +66,17 @@ bool ToBlock(const Region& region, int64_t origin,
     (*block)[k].size = size;
   }
   return true;
+}
+
+// Elements that two blocks of one grid share.
+int64_t InBoth(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  int64_t elements = 1;
+  for (size_t k = 0; k < a.size(); ++k) {
+    elements *= std::max<int64_t>(
+        0, std::min(a[k].first + a[k].size, b[k].first + b[k].size) -
+               std::max(a[k].first, b[k].first));
+  }
+  return elements;
 }
 
 }  // namespace
@@ -90,24 +121,13 @@ int64_t Region::end() const {
 bool Disjoint(const Region& a, const Region& b) {
   if (a.elements == 0 || b.elements == 0) return true;
   if (a.end() <= b.offset || b.end() <= a.offset) return true;
-  std::vector<int64_t> strides = {1};
-  for (const Region* region : {&a, &b})
-    for (const Region::Dim& dim : region->dims) strides.push_back(dim.stride);
-  std::sort(strides.begin(), strides.end(), std::greater<int64_t>());
-  strides.erase(std::unique(strides.begin(), strides.end()), strides.end());
-  for (size_t k = 1; k < strides.size(); ++k)
-    if (strides[k] <= 0 || strides[k - 1] % strides[k] != 0) return false;
-  const int64_t origin = std::min(a.offset, b.offset);
+  Grid grid;
   std::vector<Interval> block_a, block_b;
-  if (!ToBlock(a, origin, strides, &block_a) ||
-      !ToBlock(b, origin, strides, &block_b)) {
+  if (!MakeGrid({&a, &b}, &grid) || !ToBlock(a, grid, &block_a) ||
+      !ToBlock(b, grid, &block_b)) {
     return false;
   }
-  for (size_t k = 0; k < strides.size(); ++k) {
-    const Interval &x = block_a[k], &y = block_b[k];
-    if (x.first + x.size <= y.first || y.first + y.size <= x.first) return true;
-  }
-  return false;
+  return InBoth(block_a, block_b) == 0;
 }
 
 bool Covers(absl::Span<const Region> parts, int64_t begin, int64_t end) {
@@ -130,6 +150,32 @@ bool Covers(absl::Span<const Region> parts, int64_t begin, int64_t end) {
     for (size_t j = 0; j < i; ++j)
       if (!Disjoint(parts[i], parts[j])) return false;
   return true;
+}
+
+bool Covers(absl::Span<const Region> parts, const Region& region) {
+  if (region.elements == 0) return true;
+  std::vector<const Region*> all = {&region};
+  for (const Region& part : parts) {
+    if (part == region) return true;
+    const auto is_same = [&](const Region* other) { return *other == part; };
+    if (part.elements > 0 && std::none_of(all.begin(), all.end(), is_same))
+      all.push_back(&part);
+  }
+  if (region.contiguous() && Covers(parts, region.offset, region.end()))
+    return true;
+  // Disjoint blocks that have as many elements of the region as there are.
+  Grid grid;
+  if (!MakeGrid(all, &grid)) return false;
+  std::vector<std::vector<Interval>> blocks(all.size());
+  int64_t covered = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!ToBlock(*all[i], grid, &blocks[i])) return false;
+    if (i == 0) continue;
+    covered += InBoth(blocks[i], blocks[0]);
+    for (size_t j = 1; j < i; ++j)
+      if (InBoth(blocks[i], blocks[j]) > 0) return false;
+  }
+  return covered == region.elements;
 }
 
 }  // namespace shardgraph

@@ -48,6 +48,8 @@ bool Disjoint(const Region& a, const Region& b);
 // True only when it is proven that every element of [begin, end) is in one of
 // `parts`.
 bool Covers(absl::Span<const Region> parts, int64_t begin, int64_t end);
+// The same for the elements of `region`.
+bool Covers(absl::Span<const Region> parts, const Region& region);
 
 }  // namespace shardgraph
 

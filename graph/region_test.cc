@@ -1,5 +1,6 @@
 #include "graph/region.h"
 
+#include <algorithm>
 #include <random>
 #include <set>
 #include <vector>
@@ -51,6 +52,19 @@ TEST(RegionTest, ColumnsOfOneProductAreDisjoint) {
   EXPECT_TRUE(Disjoint(Region::Range(0, 16), Make(16, {2, 4}, {8, 1})));
 }
 
+TEST(RegionTest, ColumnsCoverColumns) {
+  const Region q = Make(0, {6, 4}, {8, 1}), k = Make(4, {6, 2}, {8, 1}),
+               v = Make(6, {6, 2}, {8, 1});
+  EXPECT_TRUE(Covers({q}, q));
+  EXPECT_TRUE(Covers({q, k, v}, k));
+  EXPECT_TRUE(Covers({q, k}, Make(2, {6, 4}, {8, 1})));
+  EXPECT_TRUE(Covers({q, q, k, v}, Region::Range(0, 48)));
+  EXPECT_TRUE(Covers({Region::Range(0, 24), Region::Range(24, 48)}, v));
+  EXPECT_FALSE(Covers({q, v}, Make(2, {6, 4}, {8, 1})));
+  EXPECT_FALSE(Covers({q, v}, k));
+  EXPECT_FALSE(Covers({Make(0, {5, 4}, {8, 1})}, q));
+}
+
 TEST(RegionTest, ContiguousRangesCover) {
   EXPECT_TRUE(Covers({Region::Range(5, 9), Region::Range(0, 6)}, 0, 9));
   EXPECT_FALSE(Covers({Region::Range(5, 9), Region::Range(0, 4)}, 0, 9));
@@ -78,7 +92,7 @@ TEST(RegionTest, ProofsHoldOnRandomViews) {
   const auto pick = [&](int64_t n) {
     return static_cast<int64_t>(random() % n);
   };
-  int disjoint = 0, covers = 0;
+  int disjoint = 0, covers = 0, columns = 0;
   for (int trial = 0; trial < 20000; ++trial) {
     const int64_t row = 1 + pick(8);
     const auto make = [&] {
@@ -96,6 +110,15 @@ TEST(RegionTest, ProofsHoldOnRandomViews) {
       ++disjoint;
       EXPECT_FALSE(common);
     }
+    if (Covers({r[1], r[2]}, r[0])) {
+      ++columns;
+      for (int64_t e : Elements(r[0])) {
+        const std::vector<int64_t> one = Elements(r[1]), two = Elements(r[2]);
+        EXPECT_GT(std::count(one.begin(), one.end(), e) +
+                      std::count(two.begin(), two.end(), e),
+                  0);
+      }
+    }
     const int64_t begin = pick(12), end = begin + pick(12);
     if (Covers(r, begin, end)) {
       ++covers;
@@ -104,6 +127,7 @@ TEST(RegionTest, ProofsHoldOnRandomViews) {
   }
   EXPECT_GT(disjoint, 1000);
   EXPECT_GT(covers, 100);
+  EXPECT_GT(columns, 100);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Verify: form first (schedules, memory, nodes, collectives), then each phase
-// byte by byte (verify_phase.h).
+// byte by byte (verify_phase.h), then padding (verify_padding.h).
 #include <algorithm>
 #include <map>
 #include <string>
@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "graph/byte_map.h"
 #include "graph/passes.h"
+#include "graph/verify_padding.h"
 #include "graph/verify_phase.h"
 #include "kernels/status_macros.h"
 
@@ -289,59 +291,116 @@ absl::Status VerifyStepBuffers(const Graph& graph) {
   return status;
 }
 
-// What a node computes is read, named as an output, or outlives the phase.
+// What a node computes is read by a later one, named as an output, or outlives
+// the phase.
 absl::Status VerifyResultsAreUsed(const Graph& graph) {
-  Ranges read;
-  const auto add = [&](ValueId id) {
+  std::vector<ByteMap<bool>> outputs(graph.buffers.size());
+  for (const auto& [name, id] : graph.outputs) {
     const Value& value = graph.values[id];
-    if (graph.buffers[value.buffer].lifetime == Lifetime::kPhase)
-      read[value.buffer].push_back({value.begin(), value.end()});
-  };
-  for (const Phase& phase : graph.phases)
-    for (NodeId id : phase.nodes)
-      for (ValueId operand : graph.nodes[id].operands) add(operand);
-  for (const auto& [name, id] : graph.outputs) add(id);
-  const auto is_used = [&](ValueId id) {
-    const Value& value = graph.values[id];
-    if (graph.buffers[value.buffer].lifetime != Lifetime::kPhase ||
-        value.begin() == value.end()) {
-      return true;
-    }
-    const auto found = read.find(value.buffer);
-    return found != read.end() &&
-           std::any_of(found->second.begin(), found->second.end(),
-                       [&](const auto& range) {
-                         return range.first < value.end() &&
-                                value.begin() < range.second;
-                       });
-  };
+    outputs[value.buffer].Set(value.begin(), value.end(), true);
+  }
   for (const Phase& phase : graph.phases) {
-    for (NodeId id : phase.nodes) {
-      const auto& results = graph.nodes[id].results;
-      if (!results.empty() &&
-          std::none_of(results.begin(), results.end(), is_used)) {
-        return Broken("phase ", phase.name, ": ", NodeText(graph, id),
+    std::vector<ByteMap<bool>> needed = outputs;
+    const auto is_needed = [&](ValueId id) {
+      const Value& value = graph.values[id];
+      bool any = graph.buffers[value.buffer].lifetime != Lifetime::kPhase ||
+                 value.begin() == value.end();
+      needed[value.buffer].ForEach(
+          value.begin(), value.end(), false,
+          [&](int64_t, int64_t, bool later) { any |= later; });
+      return any;
+    };
+    for (auto it = phase.nodes.rbegin(); it != phase.nodes.rend(); ++it) {
+      const Node& node = graph.nodes[*it];
+      if (!node.results.empty() &&
+          std::none_of(node.results.begin(), node.results.end(), is_needed)) {
+        return Broken("phase ", phase.name, ": ", NodeText(graph, *it),
                       " computes what nothing reads");
+      }
+      for (ValueId id : node.results) {
+        const Value& value = graph.values[id];
+        if (value.type.contiguous())
+          needed[value.buffer].Set(value.begin(), value.end(), false);
+      }
+      for (ValueId id : node.operands) {
+        const Value& value = graph.values[id];
+        needed[value.buffer].Set(value.begin(), value.end(), true);
       }
     }
   }
   return absl::OkStatus();
 }
 
-ShardSegments FindShardSegments(const Graph& graph) {
-  ShardSegments segments;
+// Each operand is the version of its bytes that the graph says it is: the node
+// that made it is there, and so are all writes that it counts.
+absl::Status VerifyVersions(const Graph& graph) {
+  struct Write {
+    NodeId node;
+    int64_t begin;
+    int64_t end;
+  };
+  std::vector<std::vector<Write>> writes(graph.buffers.size());
   for (const Phase& phase : graph.phases) {
+    for (std::vector<Write>& of_buffer : writes) of_buffer.clear();
     for (NodeId id : phase.nodes) {
-      const Node& node = graph.nodes[id];
-      if (!node.attributes.Has("segments")) continue;
-      for (ValueId operand : node.operands) {
-        const BufferId buffer = graph.values[operand].buffer;
-        if (graph.buffers[buffer].kind == MemoryKind::kGradientShard)
-          segments[buffer] = &node.attributes.Ints("segments");
+      for (ValueId operand : graph.nodes[id].operands) {
+        const Value* value = &graph.values[operand];
+        while (value->base != kNone) value = &graph.values[value->base];
+        if (value->producer == kNone) continue;
+        bool is_there = false, is_result = false;
+        int32_t count = 0;
+        for (const Write& write : writes[value->buffer]) {
+          if (write.begin >= value->end() || value->begin() >= write.end)
+            continue;
+          ++count;
+          is_there |= write.node == value->producer;
+        }
+        for (ValueId result : graph.nodes[value->producer].results)
+          is_result |= &graph.values[result] == value;
+        if (!is_there || (!is_result && count != value->version)) {
+          return Broken(
+              "phase ", phase.name, ": ", NodeText(graph, id),
+              " reads version ", value->version, " of bytes [", value->begin(),
+              ", ", value->end(), ") of ", graph.buffers[value->buffer].name,
+              ", written by ", NodeText(graph, value->producer),
+              is_there ? "" : ", which is not there", "; they are written ",
+              count, " times before: a contribution is lost");
+        }
+      }
+      for (ValueId result : graph.nodes[id].results) {
+        const Value& value = graph.values[result];
+        if (value.begin() < value.end())
+          writes[value.buffer].push_back({id, value.begin(), value.end()});
       }
     }
   }
-  return segments;
+  return absl::OkStatus();
+}
+
+// A gradient shard adds up over micro-batches: whoever writes it adds to it.
+absl::Status VerifyAccumulation(const Graph& graph) {
+  for (const Phase& phase : graph.phases) {
+    for (NodeId id : phase.nodes) {
+      const Node& node = graph.nodes[id];
+      const int num_results = static_cast<int>(node.results.size());
+      for (int r = 0; r < num_results; ++r) {
+        const Buffer& buffer =
+            graph.buffers[graph.values[node.results[r]].buffer];
+        if (buffer.kind != MemoryKind::kGradientShard ||
+            buffer.lifetime == Lifetime::kPhase ||
+            TiedOperand(*node.op, node.attributes,
+                        static_cast<int>(node.operands.size()), num_results,
+                        r) >= 0) {
+          continue;
+        }
+        return Broken("phase ", phase.name, ": ", NodeText(graph, id),
+                      " replaces ", buffer.name,
+                      " and with it what earlier micro-batches have left "
+                      "there: accumulate is missing");
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -363,10 +422,12 @@ absl::Status Verify(const StepPlan& plan) {
   SG_RETURN_IF_ERROR(VerifyUnitGroups(graph));
   SG_RETURN_IF_ERROR(VerifyStepBuffers(graph));
   SG_RETURN_IF_ERROR(VerifyResultsAreUsed(graph));
-  const ShardSegments segments = FindShardSegments(graph);
+  SG_RETURN_IF_ERROR(VerifyAccumulation(graph));
+  SG_RETURN_IF_ERROR(VerifyVersions(graph));
+  PaddingReads padding;
   for (size_t p = 0; p < graph.phases.size(); ++p)
-    SG_RETURN_IF_ERROR(VerifyPhase(plan, static_cast<PhaseId>(p), segments));
-  return absl::OkStatus();
+    SG_RETURN_IF_ERROR(VerifyPhase(plan, static_cast<PhaseId>(p), &padding));
+  return VerifyPadding(graph, padding);
 }
 
 }  // namespace shardgraph

@@ -23,7 +23,9 @@ constexpr ByLane kNoLane = {kNever, kNever, kNever, kNever};
 
 // What happened to bytes of a buffer in this run.
 struct Meaning {
-  bool written = false;  // persistent bytes are, from the start
+  // All of it: persistent bytes are, from the start. Else what the results in
+  // `versions` have put there.
+  bool written = false;
   int32_t writer = kNever;
   ByLane readers = kNoLane;         // since the write
   ByLane latest_readers = kNoLane;  // of each lane the last in program order
@@ -38,10 +40,9 @@ struct Tenancy {
   ByLane users = kNoLane;  // the last of each lane
 };
 
-// Ops through which bytes that nobody wrote may pass: padding of a gradient.
-bool PassesPadding(const OpDef& op) {
-  return op.name == "reduce_scatter" || op.name == "all_reduce" ||
-         op.name == "all_to_all" || op.name == "accumulate";
+// The elements of a value, counted from the start of its buffer.
+Region RegionOf(const Value& value) {
+  return Region(value.offset / SizeOf(value.type.dtype), value.type);
 }
 
 // Whether two values in one buffer may have an element in common: not when that
@@ -52,37 +53,28 @@ bool MayOverlap(const Value& a, const Value& b) {
       b.offset % size != 0) {
     return true;
   }
-  return !Disjoint(Region(a.offset / size, a.type),
-                   Region(b.offset / size, b.type));
+  return !Disjoint(RegionOf(a), RegionOf(b));
 }
 
 class PhaseVerifier {
  public:
-  PhaseVerifier(const StepPlan& plan, PhaseId phase,
-                const ShardSegments& shard_segments)
+  PhaseVerifier(const StepPlan& plan, PhaseId phase, PaddingReads* padding)
       : graph_(plan.graph),
         offsets_(plan.memory.offsets),
         phase_(plan.graph.phases[phase]),
         schedule_(plan.schedules[phase]),
         lanes_(plan.num_lanes),
         meaning_(plan.graph.buffers.size()),
-        shard_segments_(shard_segments) {}
+        padding_(padding) {}
 
   absl::Status Run() {
     FollowLanes();
-    FindStages();
     for (position_ = 0; position_ < size(); ++position_)
       SG_RETURN_IF_ERROR(VisitNode());
     return CheckOutputs();
   }
 
  private:
-  struct Unwritten {
-    BufferId buffer;
-    int64_t begin;
-    int64_t end;
-  };
-
   int32_t size() const { return static_cast<int32_t>(schedule_.order.size()); }
   NodeId id(int32_t position) const { return schedule_.order[position]; }
 
@@ -111,19 +103,6 @@ class PhaseVerifier {
       if (last[lane] != kNever) join(last[lane]);
       for (int32_t from : waits[p]) join(from);
       last[lane] = p;
-    }
-  }
-
-  // Reductions on the way to a shard whose segments are known.
-  void FindStages() {
-    for (NodeId id : phase_.nodes) {
-      const Node& node = graph_.nodes[id];
-      if (node.op->name != "accumulate" || node.operands.size() < 2) continue;
-      const auto found =
-          shard_segments_.find(graph_.values[node.operands[0]].buffer);
-      if (found == shard_segments_.end()) continue;
-      stages_[graph_.values[node.operands[0]].buffer] = found->second;
-      stages_[graph_.values[node.operands[1]].buffer] = found->second;
     }
   }
 
@@ -165,12 +144,8 @@ class PhaseVerifier {
 
   absl::Status VisitNode() {
     const Node& node = graph_.nodes[id(position_)];
-    unwritten_.clear();
-    for (ValueId operand : node.operands) {
-      const Value& value = graph_.values[operand];
-      SG_RETURN_IF_ERROR(Read(value.buffer, value.begin(), value.end()));
-    }
-    SG_RETURN_IF_ERROR(CheckUnwritten(node));
+    for (int i = 0; i < static_cast<int>(node.operands.size()); ++i)
+      SG_RETURN_IF_ERROR(Read(node, i));
     for (ValueId operand : node.operands) {
       const Value& value = graph_.values[operand];
       SG_RETURN_IF_ERROR(
@@ -199,16 +174,23 @@ class PhaseVerifier {
     return initial;
   }
 
-  absl::Status Read(BufferId buffer, int64_t begin, int64_t end) {
+  absl::Status Read(const Node& node, int operand) {
+    const Value& value = graph_.values[node.operands[operand]];
+    const BufferId buffer = value.buffer;
     absl::Status status;
     const int32_t lane = schedule_.lanes[position_];
     const int32_t program = program_[id(position_)];
     const bool persistent = graph_.buffers[buffer].lifetime != Lifetime::kPhase;
+    ByteRanges unwritten;
+    bool in_part = false;
     meaning_[buffer].ForEach(
-        begin, end, InitialMeaning(buffer),
+        value.begin(), value.end(), InitialMeaning(buffer),
         [&](int64_t from, int64_t to, Meaning& state) {
           if (!status.ok()) return;
-          if (!state.written) unwritten_.push_back({buffer, from, to});
+          if (!state.written) {
+            unwritten.push_back({from, to});
+            in_part |= !state.versions.empty();
+          }
           status = CheckConflict(state.writer, "writes", buffer, from, to);
           state.readers[lane] = position_;
           int32_t& latest = state.latest_readers[lane];
@@ -216,52 +198,50 @@ class PhaseVerifier {
             latest = position_;
           if (persistent) state.versions.clear();
         });
-    return status;
-  }
-
-  // Bytes that this node reads though nobody wrote them.
-  absl::Status CheckUnwritten(const Node& node) {
-    for (const Unwritten& range : unwritten_) {
-      if (!PassesPadding(*node.op)) {
-        return Error(absl::StrCat("reads ",
-                                  Bytes(range.buffer, range.begin, range.end),
-                                  ", which nothing has written"));
-      }
-      const Value& result = graph_.values[node.results[0]];
-      const auto found = stages_.find(result.buffer);
-      if (found != stages_.end()) {
-        SG_RETURN_IF_ERROR(CheckContribution(node, range, *found->second));
-      }
-      // Whatever lies there is taken over unread.
-      SG_RETURN_IF_ERROR(
-          Occupy(range.buffer, range.begin, range.end, /*keeps=*/false));
+    SG_RETURN_IF_ERROR(status);
+    if (unwritten.empty() || (in_part && IsWrittenInParts(value)))
+      return absl::OkStatus();
+    if (!PassesPadding(*node.op)) {
+      return Error(absl::StrCat(
+          "reads ",
+          Bytes(buffer, unwritten.front().first, unwritten.front().second),
+          ", which nothing has written", in_part ? " in full" : ""));
     }
+    // Whatever lies there is taken over unread.
+    for (const auto& [from, to] : unwritten)
+      SG_RETURN_IF_ERROR(Occupy(buffer, from, to, /*keeps=*/false));
+    padding_->push_back({id(position_), operand, std::move(unwritten)});
     return absl::OkStatus();
   }
 
-  absl::Status CheckContribution(const Node& node, const Unwritten& range,
-                                 const std::vector<int64_t>& segments) {
-    for (ValueId operand : node.operands) {
-      const Value& value = graph_.values[operand];
-      // The gradient itself: neither a counter nor the shard added to.
-      if (value.buffer != range.buffer ||
-          graph_.buffers[value.buffer].lifetime != Lifetime::kPhase) {
-        continue;
-      }
-      const int64_t size = SizeOf(value.type.dtype);
-      for (size_t i = 0; i + 2 < segments.size(); i += 3) {
-        const int64_t begin = value.offset + segments[i] * size;
-        const int64_t end = value.offset + segments[i + 1] * size;
-        if (begin < range.end && range.begin < end) {
-          return Error(
-              absl::StrCat("reduces ",
-                           Bytes(range.buffer, std::max(begin, range.begin),
-                                 std::min(end, range.end)),
-                           ", a gradient that nothing has contributed to"));
-        }
-      }
+  // Whether every element is in some result, though not every byte of their
+  // spans is.
+  bool IsWrittenInParts(const Value& value) {
+    const int64_t size = SizeOf(value.type.dtype);
+    std::vector<Region> parts;
+    std::vector<ValueId> versions;
+    bool aligned = true;
+    meaning_[value.buffer].ForEach(
+        value.begin(), value.end(), InitialMeaning(value.buffer),
+        [&](int64_t from, int64_t to, const Meaning& state) {
+          aligned &= from % size == 0 && to % size == 0;
+          if (state.written) {
+            parts.push_back(Region::Range(from / size, to / size));
+            return;
+          }
+          for (ValueId version : state.versions) {
+            if (std::find(versions.begin(), versions.end(), version) ==
+                versions.end()) {
+              versions.push_back(version);
+            }
+          }
+        });
+    for (ValueId version : versions) {
+      const Value& part = graph_.values[version];
+      aligned &= SizeOf(part.type.dtype) == size && part.offset % size == 0;
+      parts.push_back(RegionOf(part));
     }
-    return absl::OkStatus();
+    return aligned && Covers(parts, RegionOf(value));
   }
 
   // Of a result, or of a workspace (value kNone). `tied`: to an operand.
@@ -271,10 +251,12 @@ class PhaseVerifier {
     Meaning next;
     const bool strided =
         value != kNone && !graph_.values[value].type.contiguous();
+    next.written = true;
     meaning_[buffer].ForEach(
         begin, end, InitialMeaning(buffer),
         [&](int64_t from, int64_t to, Meaning& state) {
           if (!status.ok()) return;
+          if (strided) next.written &= state.written;
           status = CheckConflict(state.writer, "writes", buffer, from, to);
           for (int l = 0; l < lanes_ && status.ok(); ++l) {
             status = CheckConflict(state.readers[l], "reads", buffer, from, to);
@@ -301,7 +283,6 @@ class PhaseVerifier {
           }
         });
     SG_RETURN_IF_ERROR(status);
-    next.written = true;
     next.writer = position_;
     if (value != kNone) next.versions.push_back(value);
     meaning_[buffer].Set(begin, end, std::move(next));
@@ -383,17 +364,15 @@ class PhaseVerifier {
   std::vector<ByLane> finished_;           // by position
   std::vector<ByteMap<Meaning>> meaning_;  // by buffer
   ByteMap<Tenancy> arena_;
-  const ShardSegments& shard_segments_;
-  ShardSegments stages_;  // the same, by what a reduction writes
+  PaddingReads* const padding_;
   int32_t position_ = 0;
-  std::vector<Unwritten> unwritten_;  // what the current node reads of it
 };
 
 }  // namespace
 
 absl::Status VerifyPhase(const StepPlan& plan, PhaseId phase,
-                         const ShardSegments& shard_segments) {
-  return PhaseVerifier(plan, phase, shard_segments).Run();
+                         PaddingReads* padding) {
+  return PhaseVerifier(plan, phase, padding).Run();
 }
 
 }  // namespace shardgraph

@@ -301,6 +301,180 @@ TEST(VerifyTest, PaddingMayPassButNotIntoComputing) {
   ExpectRefused(plan, {"which nothing has written"});
 }
 
+// Columns that a missing node should have written.
+TEST(VerifyTest, RefusesColumnsThatNothingHasWritten) {
+  // [8, 8]: q in columns [0, 4), k in [4, 8).
+  const auto plan_with = [](bool writes_k, int64_t column, int64_t columns) {
+    TestGraph test;
+    test.SetPhase("p");
+    const BufferId x = test.AddBuffer("x", 64, Lifetime::kRun);
+    const BufferId y = test.AddBuffer("y", 64, Lifetime::kRun);
+    const BufferId qk = test.AddBuffer("qk", 64);
+    const auto view = [&](int64_t first, int64_t width) {
+      const ValueId value = test.View(qk, first, 1);
+      test.graph().values[value].type =
+          TensorType(DType::kF32, {8, width}, {8, 1});
+      return value;
+    };
+    test.Add("compute", {test.View(x)}, {view(0, 4)});
+    if (writes_k) test.Add("compute", {test.View(x)}, {view(4, 4)});
+    test.Add("compute", {view(column, columns)}, {test.View(x)});
+    if (writes_k) test.Add("compute", {view(4, 4)}, {test.View(y)});
+    return MakePlan(test.graph(), 1);
+  };
+  for (const int64_t columns : {2, 4, 8})
+    EXPECT_TRUE(Verify(plan_with(true, 0, columns)).ok());
+  EXPECT_TRUE(Verify(plan_with(true, 2, 4)).ok());
+  EXPECT_TRUE(Verify(plan_with(false, 1, 3)).ok());
+  for (const int64_t first : {2, 3, 4}) {
+    ExpectRefused(plan_with(false, first, 4),
+                  {"of qk, which nothing has written in full"});
+  }
+  ExpectRefused(plan_with(false, 0, 8), {"nothing has written in full"});
+}
+
+// The loss of a micro-batch that nobody computed.
+TEST(VerifyTest, RefusesASumOfNothing) {
+  for (const bool computed : {true, false}) {
+    TestGraph test;
+    test.SetPhase("micro");
+    const BufferId x = test.AddBuffer("x", 64, Lifetime::kRun);
+    const BufferId loss = test.AddBuffer("loss", 2, Lifetime::kRun);
+    const BufferId stats = test.AddBuffer("stats", 2);
+    if (computed) test.Compute({x}, {stats});
+    test.Accumulate(loss, stats);
+    const StepPlan plan = MakePlan(test.graph(), 2);
+    if (computed) {
+      EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
+    } else {
+      ExpectRefused(plan, {"puts what", "into loss, which is kept"});
+    }
+  }
+}
+
+// Of sums that are reduced over ranks before somebody reads them, one is not
+// computed.
+TEST(VerifyTest, RefusesAReductionOfNothingThatIsRead) {
+  for (const bool computed : {true, false}) {
+    TestGraph test;
+    test.SetPhase("update");
+    const BufferId x = test.AddBuffer("x", 64, Lifetime::kRun);
+    const BufferId sums = test.AddBuffer("sums", 2);
+    test.Add("compute", {test.View(x)}, {test.View(sums, 0, 1)});
+    if (computed) test.Add("compute", {test.View(x)}, {test.View(sums, 1, 1)});
+    test.Add("all_reduce", {test.View(sums)}, {test.View(sums)},
+             Attributes().SetString("group", "world").SetInt("size", 2),
+             LaneKind::kReduce);
+    test.Compute({sums}, {x});
+    const StepPlan plan = MakePlan(test.graph(), 2);
+    if (computed) {
+      EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
+    } else {
+      ExpectRefused(plan, {"reads all of sums", "all_reduce", "let it in"});
+    }
+  }
+}
+
+// Two ranks, elements [0, 100) of 128 are parameters.
+enum class Route {
+  kOneRank,   // the whole gradient is the shard
+  kHybrid,    // scattered, then summed over replicas
+  kInUpdate,  // accumulated whole, scattered when micro-batches are done
+  kTwice,     // scattered twice
+  kReplaced,  // scattered straight into the shard
+  kNamed,     // the stage is an output
+  kRead,      // all of the shard is read
+};
+StepPlan GradientPlan(Route route, int64_t written) {
+  TestGraph test(route == Route::kOneRank ? 1 : 2);
+  const int64_t n =
+      route == Route::kOneRank || route == Route::kInUpdate ? 128 : 64;
+  test.SetPhase("micro");
+  const BufferId x = test.AddBuffer("x", 128, Lifetime::kRun);
+  const BufferId whole = test.AddBuffer("whole", 128);
+  const BufferId shard =
+      test.AddBuffer("shard", n, Lifetime::kStep, MemoryKind::kGradientShard);
+  test.Add("compute", {test.View(x)}, {test.View(whole, 0, written)});
+  BufferId stage = whole;
+  if (n == 64 && route != Route::kReplaced) {
+    stage = test.AddBuffer("stage", 64);
+    test.ReduceScatter(whole, stage);
+  }
+  if (route == Route::kHybrid) {
+    test.Add("all_reduce", {test.View(stage)}, {test.View(stage)},
+             Attributes().SetString("group", "world").SetInt("size", 2),
+             LaneKind::kReduce);
+  }
+  if (route == Route::kTwice) {
+    const BufferId second = test.AddBuffer("second", 32);
+    test.ReduceScatter(stage, second);
+    test.Compute({second}, {x});
+  }
+  if (route == Route::kReplaced) {
+    test.ReduceScatter(whole, shard);
+  } else {
+    test.Accumulate(shard, stage);
+  }
+  if (route == Route::kNamed) test.graph().outputs["sum"] = test.View(shard);
+  test.SetPhase("update");
+  const BufferId master = test.AddBuffer(
+      "master", route == Route::kOneRank ? 128 : 64, Lifetime::kRun);
+  if (route == Route::kRead) test.Compute({shard}, {x});
+  BufferId reduced = shard;
+  if (route == Route::kInUpdate) {
+    reduced = test.AddBuffer("reduced", 64);
+    test.ReduceScatter(shard, reduced);
+  }
+  test.Sgd(master, reduced, {0, 60, 0, 60, 100, 1});
+  return MakePlan(test.graph(), 2);
+}
+
+TEST(VerifyTest, FollowsPaddingToTheOptimizer) {
+  for (const Route route :
+       {Route::kOneRank, Route::kHybrid, Route::kInUpdate}) {
+    for (const int64_t written : {100, 127, 128})
+      EXPECT_TRUE(Verify(GradientPlan(route, written)).ok())
+          << Verify(GradientPlan(route, written));
+    for (const int64_t written : {1, 59, 64, 99}) {
+      ExpectRefused(GradientPlan(route, written),
+                    {"sgd", "a gradient that nothing has contributed to"});
+    }
+  }
+}
+
+TEST(VerifyTest, RefusesPaddingThatIsReadOrKept) {
+  ExpectRefused(GradientPlan(Route::kTwice, 100), {"cannot be followed"});
+  ExpectRefused(GradientPlan(Route::kReplaced, 128),
+                {"replaces shard", "accumulate is missing"});
+  EXPECT_TRUE(Verify(GradientPlan(Route::kNamed, 128)).ok());
+  ExpectRefused(GradientPlan(Route::kNamed, 100), {"output sum"});
+  EXPECT_TRUE(Verify(GradientPlan(Route::kRead, 128)).ok());
+  ExpectRefused(GradientPlan(Route::kRead, 100), {"reads all of shard"});
+}
+
+// Whatever phase comes first.
+TEST(VerifyTest, FollowsPaddingThroughPhasesInAnyOrder) {
+  StepPlan plan = GradientPlan(Route::kRead, 100);
+  std::swap(plan.graph.phases[0], plan.graph.phases[1]);
+  std::swap(plan.schedules[0], plan.schedules[1]);
+  plan.schedules[0].phase = 0;
+  plan.schedules[1].phase = 1;
+  ExpectRefused(plan, {"reads all of shard"});
+}
+
+TEST(VerifyTest, RefusesAReductionThatNothingReads) {
+  TestGraph test;
+  test.SetPhase("p");
+  const BufferId x = test.AddBuffer("x", 64, Lifetime::kRun);
+  const BufferId sums = test.AddBuffer("sums", 64);
+  test.Compute({x}, {sums});
+  test.Compute({sums}, {x});
+  test.Add("all_reduce", {test.View(sums)}, {test.View(sums)},
+           Attributes().SetString("group", "world").SetInt("size", 2),
+           LaneKind::kReduce);
+  ExpectRefused(MakePlan(test.graph(), 1), {"computes what nothing reads"});
+}
+
 TEST(VerifyTest, RefusesResultsThatLeaveTheirOperand) {
   StepPlan plan = ModelPlan(1);
   Node& node = plan.graph.nodes[FindNode(plan.graph, "accumulate")];
