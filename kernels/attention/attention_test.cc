@@ -241,7 +241,7 @@ TEST(Attention, Reference) {
 }
 
 TEST(Attention, Cpu) {
-  CheckKernels(Cases(), AttentionReferenceKernels(), AttentionCpuKernels());
+  CheckCpuKernels(Cases(), AttentionReferenceKernels(), AttentionCpuKernels());
 }
 
 TEST(Attention, EveryOpHasCasesAndKernels) {

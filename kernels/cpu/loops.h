@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "kernels/attributes.h"
 #include "kernels/check.h"
+#include "kernels/cpu/element_type.h"
 #include "kernels/lane.h"
 #include "kernels/tensor.h"
 
@@ -31,6 +32,15 @@ auto DispatchActivation(DType dtype, F f) {
       SG_CHECK(dtype == DType::kF32) << std::string(DTypeName(dtype));
       return f(std::type_identity<float>());
   }
+}
+
+// The same for interfaces of plain structs.
+inline ElementType ElementTypeOf(DType dtype) {
+  return DispatchActivation(dtype, []<typename T>(std::type_identity<T>) {
+    return std::is_same_v<T, BFloat16>  ? ElementType::kBF16
+           : std::is_same_v<T, Float16> ? ElementType::kF16
+                                        : ElementType::kF32;
+  });
 }
 
 // KernelDef::supports of kernels that compute in float: no F64 anywhere.

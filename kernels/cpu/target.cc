@@ -13,9 +13,21 @@ std::vector<CpuTarget> SupportedCpuTargets() {
   return targets;
 }
 
-CpuTarget BestCpuTarget() {
-  static const CpuTarget best = SupportedCpuTargets().back();
+namespace {
+
+CpuTarget& Best() {
+  static CpuTarget best = SupportedCpuTargets().back();
   return best;
 }
+
+}  // namespace
+
+CpuTarget BestCpuTarget() { return Best(); }
+
+CpuTargetOverride::CpuTargetOverride(CpuTarget target) : before_(Best()) {
+  Best() = target;
+}
+
+CpuTargetOverride::~CpuTargetOverride() { Best() = before_; }
 
 }  // namespace shardgraph

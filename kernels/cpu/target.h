@@ -27,8 +27,23 @@ enum class CpuTarget {
 
 // Those that this processor runs, in the order above.
 std::vector<CpuTarget> SupportedCpuTargets();
-// The last of them; asked once.
+// The last of them, unless a CpuTargetOverride says otherwise. Kernels ask when
+// they are prepared.
 CpuTarget BestCpuTarget();
+
+// Makes BestCpuTarget() give `target`, which this processor must support, while
+// it lives: for tests and benchmarks of one target after the other. Not
+// thread-safe.
+class CpuTargetOverride {
+ public:
+  explicit CpuTargetOverride(CpuTarget target);
+  ~CpuTargetOverride();
+  CpuTargetOverride(const CpuTargetOverride&) = delete;
+  CpuTargetOverride& operator=(const CpuTargetOverride&) = delete;
+
+ private:
+  CpuTarget before_;
+};
 
 // The one of three functions that is for `target`.
 template <typename F>
@@ -43,6 +58,12 @@ F* ForTarget(CpuTarget target, F* baseline, F* avx2, F* avx512) {
   }
   return baseline;
 }
+
+// ForTarget(BestCpuTarget(), ...) of the three functions of one name.
+#define SG_BEST_CPU_TARGET(function)                                    \
+  ::shardgraph::ForTarget(                                              \
+      ::shardgraph::BestCpuTarget(), &::shardgraph::baseline::function, \
+      &::shardgraph::avx2::function, &::shardgraph::avx512::function)
 
 }  // namespace shardgraph
 

@@ -107,7 +107,7 @@ TEST(Embedding, Reference) {
 }
 
 TEST(Embedding, Cpu) {
-  CheckKernels(Cases(), EmbeddingReferenceKernels(), EmbeddingCpuKernels());
+  CheckCpuKernels(Cases(), EmbeddingReferenceKernels(), EmbeddingCpuKernels());
 }
 
 TEST(Embedding, CasesAreComplete) {

@@ -101,7 +101,7 @@ TEST(Pointwise, Reference) {
 }
 
 TEST(Pointwise, Cpu) {
-  CheckKernels(Cases(), PointwiseReferenceKernels(), PointwiseCpuKernels());
+  CheckCpuKernels(Cases(), PointwiseReferenceKernels(), PointwiseCpuKernels());
 }
 
 TEST(Pointwise, CasesAreComplete) {

@@ -43,7 +43,7 @@ TEST(Dropout, Reference) {
 }
 
 TEST(Dropout, Cpu) {
-  CheckKernels(Cases(), RandomReferenceKernels(), RandomCpuKernels());
+  CheckCpuKernels(Cases(), RandomReferenceKernels(), RandomCpuKernels());
 }
 
 TEST(Dropout, CasesAreComplete) {

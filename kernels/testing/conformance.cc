@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/target.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/reference/access.h"
 #include "kernels/testing/guarded_tensor.h"
@@ -297,6 +298,16 @@ void CheckKernels(absl::Span<const OpCase> cases,
       CheckResult(op_case, run->types[r], run->values[r], truth->values[r],
                   oracle->values[r]);
     }
+  }
+}
+
+void CheckCpuKernels(absl::Span<const OpCase> cases,
+                     absl::Span<const KernelDef> reference,
+                     absl::Span<const KernelDef> kernels) {
+  for (const CpuTarget target : SupportedCpuTargets()) {
+    SCOPED_TRACE(absl::StrCat("CPU target ", static_cast<int>(target)));
+    const CpuTargetOverride only(target);
+    CheckKernels(cases, reference, kernels);
   }
 }
 

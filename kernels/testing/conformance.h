@@ -15,8 +15,8 @@
 //                  MatmulReferenceKernels());
 //   }
 //   TEST(Matmul, Cpu) {
-//     CheckKernels(MatmulCases(), MatmulReferenceKernels(),
-//                  MatmulCpuKernels());
+//     CheckCpuKernels(MatmulCases(), MatmulReferenceKernels(),
+//                     MatmulCpuKernels());
 //   }
 //   TEST(Matmul, CasesAreComplete) {
 //     EXPECT_EQ(CoveredOps(MatmulCases()), NamesOf(MatmulOps()));
@@ -91,6 +91,11 @@ std::vector<ResultValues> Evaluate(const OpCase& op_case,
 void CheckKernels(absl::Span<const OpCase> cases,
                   absl::Span<const KernelDef> reference,
                   absl::Span<const KernelDef> kernels);
+
+// CheckKernels on each CpuTarget that this processor runs.
+void CheckCpuKernels(absl::Span<const OpCase> cases,
+                     absl::Span<const KernelDef> reference,
+                     absl::Span<const KernelDef> kernels);
 
 // Names of the ops that have a case, a kernel, or are in a family's list. The
 // three sets of a family must be equal.
