@@ -2,12 +2,14 @@
 #include <array>
 #include <cmath>
 #include <memory>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/target.h"
 #include "kernels/optimizer/optimizer.h"
+#include "kernels/optimizer/optimizer_run.h"
+#include "kernels/pointwise/pointwise_run.h"
 #include "kernels/status_macros.h"
 #include "kernels/step_state.h"
 
@@ -48,30 +50,39 @@ std::array<double, kGroups> GroupConstants(const Attributes& attributes,
   return values;
 }
 
-template <typename T>
-Prepared Accumulate(const KernelContext& context) {
-  return MakeKernel([destination = context.results[0].as<T>(),
-                     contribution = context.operands[1].as<T>(),
+Prepared AccumulateF64(const KernelContext& context) {
+  return MakeKernel([destination = context.results[0].as<double>(),
+                     contribution = context.operands[1].as<double>(),
                      n = context.results[0].type.num_elements(),
                      micro = context.operands[2].as<int64_t>()](Lane& lane) {
     lane.pool->ParallelFor(
         n, kPointwiseGrain,
         [&, first = *micro == 0](int64_t begin, int64_t end) {
-          if (first) {
-            std::copy(contribution + begin, contribution + end,
-                      destination + begin);
-          } else {
-            for (int64_t i = begin; i < end; ++i)
-              destination[i] += contribution[i];
-          }
+          for (int64_t i = begin; i < end; ++i)
+            destination[i] =
+                first ? contribution[i] : destination[i] + contribution[i];
         });
   });
 }
 
 absl::StatusOr<Prepared> PrepareAccumulate(const KernelContext& context) {
-  return context.results[0].type.dtype == DType::kF64
-             ? Accumulate<double>(context)
-             : Accumulate<float>(context);
+  if (context.results[0].type.dtype == DType::kF64)
+    return AccumulateF64(context);
+  return MakeKernel([run = SG_BEST_CPU_TARGET(RunPointwise),
+                     destination = context.results[0].as<float>(),
+                     contribution = context.operands[1].as<float>(),
+                     n = context.results[0].type.num_elements(),
+                     micro = context.operands[2].as<int64_t>()](Lane& lane) {
+    PointwiseRun whole;
+    whole.function = *micro == 0 ? Pointwise::kCast : Pointwise::kCastAdd;
+    lane.pool->ParallelFor(n, kPointwiseGrain, [&](int64_t begin, int64_t end) {
+      PointwiseRun part = whole;
+      part.n = end - begin;
+      part.in[0] = contribution + begin;
+      part.out[0] = destination + begin;
+      run(part);
+    });
+  });
 }
 
 // A float for each block that a shard of n elements may touch.
@@ -86,6 +97,7 @@ absl::StatusOr<Prepared> PrepareSumOfSquares(const KernelContext& context) {
   SG_ASSIGN_OR_RETURN(std::vector<ShardRange> ranges, RangesOf(context));
   const int64_t n = context.operands[0].type.dim(0);
   return MakeKernel([ranges = std::move(ranges), n,
+                     add_squares = SG_BEST_CPU_TARGET(AddSquares),
                      gradient = context.operands[0].as<float>(),
                      sum = context.results[0].as<double>(),
                      partial = context.workspace.as<float>(),
@@ -94,15 +106,16 @@ absl::StatusOr<Prepared> PrepareSumOfSquares(const KernelContext& context) {
     const int64_t blocks = n == 0 ? 0 : (offset + n - 1) / kBlock - first + 1;
     lane.pool->ParallelFor(blocks, 4, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
-        WideSum squares;
+        float sums[kSquareSums] = {};
         ForEachRange(ranges, (first + b) * kBlock - offset,
                      (first + b + 1) * kBlock - offset,
                      [&](int64_t from, int64_t to, int) {
-                       const float* g = gradient + from;
-                       squares.Add(to - from,
-                                   [&](int64_t i) { return g[i] * g[i]; });
+                       add_squares(gradient + from, to - from, sums);
                      });
-        partial[b] = squares.Total();
+        for (int half = kSquareSums / 2; half > 0; half /= 2) {
+          for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+        }
+        partial[b] = sums[0];
       }
     });
     double total = 0;
@@ -134,38 +147,45 @@ absl::StatusOr<Prepared> PrepareFinishGradients(const KernelContext& context) {
   });
 }
 
-// Calls f with the type of the compute copy: void when there is none.
-template <typename F>
-Prepared DispatchCompute(bool has_compute, const Tensor& compute, F f) {
-  if (!has_compute) return f(std::type_identity<void>());
-  if (compute.type.dtype == DType::kF16)
-    return f(std::type_identity<Float16>());
-  return f(std::type_identity<BFloat16>());
+// The target for a compute copy of this type.
+CpuTarget TargetFor(const OptimizerRun& run) {
+  return run.compute != nullptr && run.compute_type == ElementType::kF16
+             ? CpuTarget::kBaseline
+             : BestCpuTarget();
 }
 
-// The bracketed scalars of one group, see optimizer.h.
-struct AdamWScalars {
-  float gradient_scale, decay, one_minus_beta1, beta2, one_minus_beta2,
-      root_correction2, epsilon, step;
-};
+void SetCompute(const Tensor& compute, OptimizerRun* run) {
+  run->compute = compute.data;
+  run->compute_type = ElementTypeOf(compute.type.dtype);
+}
 
-template <typename C>
-void AdamWRange(const AdamWScalars& s, int64_t begin, int64_t end,
-                float* __restrict p, const float* __restrict g,
-                float* __restrict m, float* __restrict v,
-                C* __restrict compute) {
-  for (int64_t i = begin; i < end; ++i) {
-    const float d = g[i] * s.gradient_scale;
-    const float average = m[i] + s.one_minus_beta1 * (d - m[i]);
-    const float square = v[i] * s.beta2 + s.one_minus_beta2 * d * d;
-    const float denominator =
-        std::sqrt(square) / s.root_correction2 + s.epsilon;
-    const float updated = p[i] * s.decay + s.step * average / denominator;
-    m[i] = average;
-    v[i] = square;
-    p[i] = updated;
-    if constexpr (!std::is_void_v<C>) compute[i] = C(updated);
-  }
+// What `run` says of the elements [begin, end).
+OptimizerRun Part(const OptimizerRun& run, int64_t begin, int64_t end) {
+  const auto from = [begin](auto* data) {
+    return data == nullptr ? nullptr : data + begin;
+  };
+  OptimizerRun part = run;
+  part.n = end - begin;
+  part.master = from(run.master);
+  part.gradient = from(run.gradient);
+  part.exp_avg = from(run.exp_avg);
+  part.exp_avg_sq = from(run.exp_avg_sq);
+  part.momentum = from(run.momentum);
+  if (run.compute != nullptr)
+    part.compute = static_cast<char*>(run.compute) +
+                   begin * SizeOfElement(run.compute_type);
+  return part;
+}
+
+// Calls update(part, group) for all elements of the ranges.
+template <typename Update>
+void UpdateRanges(const std::vector<ShardRange>& ranges,
+                  const OptimizerRun& run, ThreadPool& pool, Update update) {
+  pool.ParallelFor(run.n, kPointwiseGrain, [&](int64_t begin, int64_t end) {
+    ForEachRange(ranges, begin, end, [&](int64_t from, int64_t to, int group) {
+      update(Part(run, from, to), group);
+    });
+  });
 }
 
 absl::StatusOr<Prepared> PrepareAdamW(const KernelContext& context) {
@@ -174,70 +194,45 @@ absl::StatusOr<Prepared> PrepareAdamW(const KernelContext& context) {
   const bool has_compute = attributes.Int("has_compute") != 0;
   const absl::Span<const Tensor> operands = context.operands;
   const absl::Span<const Tensor> scalars = operands.subspan(4 + has_compute);
-  return DispatchCompute(
-      has_compute, operands[4], [&]<typename C>(std::type_identity<C>) {
-        return MakeKernel(
-            [ranges = std::move(ranges), n = operands[0].type.dim(0),
-             p = operands[0].as<float>(), g = operands[1].as<float>(),
-             m = operands[2].as<float>(), v = operands[3].as<float>(),
-             compute = operands[4].as<C>(),
-             learning_rate = scalars[0].as<float>(),
-             beta1_power = scalars[1].as<double>(),
-             beta2_power = scalars[2].as<double>(),
-             gradient_scale = scalars[3].as<double>(),
-             found_inf = scalars[4].as<int32_t>(),
-             beta1 = GroupConstants(attributes, "beta1"),
-             beta2 = GroupConstants(attributes, "beta2"),
-             epsilon = GroupConstants(attributes, "epsilon"),
-             weight_decay =
-                 GroupConstants(attributes, "weight_decay")](Lane& lane) {
-              if (*found_inf != 0) return;
-              std::array<AdamWScalars, kGroups> s;
-              for (int i = 0; i < kGroups; ++i) {
-                const double rate = learning_rate[i];
-                s[i] = {.gradient_scale = static_cast<float>(*gradient_scale),
-                        .decay = static_cast<float>(1 - rate * weight_decay[i]),
-                        .one_minus_beta1 = static_cast<float>(1 - beta1[i]),
-                        .beta2 = static_cast<float>(beta2[i]),
-                        .one_minus_beta2 = static_cast<float>(1 - beta2[i]),
-                        .root_correction2 = static_cast<float>(
-                            std::sqrt(1 - beta2_power[i] * beta2[i])),
-                        .epsilon = static_cast<float>(epsilon[i]),
-                        .step = static_cast<float>(
-                            -rate / (1 - beta1_power[i] * beta1[i]))};
-              }
-              lane.pool->ParallelFor(
-                  n, kPointwiseGrain, [&](int64_t begin, int64_t end) {
-                    ForEachRange(ranges, begin, end,
-                                 [&](int64_t from, int64_t to, int group) {
-                                   AdamWRange(s[group], from, to, p, g, m, v,
-                                              compute);
-                                 });
-                  });
-            });
-      });
-}
-
-struct SgdScalars {
-  float gradient_scale, weight_decay, momentum, rate;
-};
-
-template <typename C>
-void SgdRange(const SgdScalars& s, int64_t begin, int64_t end, float* p,
-              const float* g, float* buffer, C* compute) {
-  if (buffer != nullptr) {
-    for (int64_t i = begin; i < end; ++i) {
-      const float d = g[i] * s.gradient_scale + s.weight_decay * p[i];
-      buffer[i] = buffer[i] * s.momentum + d;
+  OptimizerRun run;
+  run.n = operands[0].type.dim(0);
+  run.master = operands[0].as<float>();
+  run.gradient = operands[1].as<float>();
+  run.exp_avg = operands[2].as<float>();
+  run.exp_avg_sq = operands[3].as<float>();
+  if (has_compute) SetCompute(operands[4], &run);
+  return MakeKernel([ranges = std::move(ranges), run,
+                     adamw = ForTarget(TargetFor(run), &baseline::AdamW,
+                                       &avx2::AdamW, &avx512::AdamW),
+                     learning_rate = scalars[0].as<float>(),
+                     beta1_power = scalars[1].as<double>(),
+                     beta2_power = scalars[2].as<double>(),
+                     gradient_scale = scalars[3].as<double>(),
+                     found_inf = scalars[4].as<int32_t>(),
+                     beta1 = GroupConstants(attributes, "beta1"),
+                     beta2 = GroupConstants(attributes, "beta2"),
+                     epsilon = GroupConstants(attributes, "epsilon"),
+                     weight_decay = GroupConstants(attributes, "weight_decay")](
+                        Lane& lane) {
+    if (*found_inf != 0) return;
+    std::array<AdamWScalars, kGroups> s;
+    for (int i = 0; i < kGroups; ++i) {
+      const double rate = learning_rate[i];
+      s[i] = {
+          .gradient_scale = static_cast<float>(*gradient_scale),
+          .decay = static_cast<float>(1 - rate * weight_decay[i]),
+          .one_minus_beta1 = static_cast<float>(1 - beta1[i]),
+          .beta2 = static_cast<float>(beta2[i]),
+          .one_minus_beta2 = static_cast<float>(1 - beta2[i]),
+          .root_correction2 =
+              static_cast<float>(std::sqrt(1 - beta2_power[i] * beta2[i])),
+          .epsilon = static_cast<float>(epsilon[i]),
+          .step = static_cast<float>(-rate / (1 - beta1_power[i] * beta1[i]))};
     }
-    for (int64_t i = begin; i < end; ++i) p[i] -= s.rate * buffer[i];
-  } else {
-    for (int64_t i = begin; i < end; ++i)
-      p[i] -= s.rate * (g[i] * s.gradient_scale + s.weight_decay * p[i]);
-  }
-  if constexpr (!std::is_void_v<C>) {
-    for (int64_t i = begin; i < end; ++i) compute[i] = C(p[i]);
-  }
+    UpdateRanges(
+        ranges, run, *lane.pool,
+        [&](const OptimizerRun& part, int group) { adamw(s[group], part); });
+  });
 }
 
 absl::StatusOr<Prepared> PrepareSgd(const KernelContext& context) {
@@ -246,34 +241,30 @@ absl::StatusOr<Prepared> PrepareSgd(const KernelContext& context) {
   const bool has_momentum = attributes.Int("has_momentum") != 0;
   const bool has_compute = attributes.Int("has_compute") != 0;
   const absl::Span<const Tensor> operands = context.operands;
-  const Tensor& compute = operands[2 + has_momentum];
   const absl::Span<const Tensor> scalars =
       operands.subspan(2 + has_momentum + has_compute);
-  return DispatchCompute(
-      has_compute, compute, [&]<typename C>(std::type_identity<C>) {
-        return MakeKernel(
-            [ranges = std::move(ranges), n = operands[0].type.dim(0),
-             p = operands[0].as<float>(), g = operands[1].as<float>(),
-             buffer = has_momentum ? operands[2].as<float>() : nullptr,
-             compute = compute.as<C>(), learning_rate = scalars[0].as<float>(),
-             gradient_scale = scalars[1].as<double>(),
-             found_inf = scalars[2].as<int32_t>(),
-             momentum = GroupConstants(attributes, "momentum"),
-             weight_decay =
-                 GroupConstants(attributes, "weight_decay")](Lane& lane) {
-              if (*found_inf != 0) return;
-              lane.pool->ParallelFor(
-                  n, kPointwiseGrain, [&](int64_t begin, int64_t end) {
-                    ForEachRange(ranges, begin, end,
-                                 [&](int64_t from, int64_t to, int group) {
-                                   const SgdScalars s = {
-                                       static_cast<float>(*gradient_scale),
-                                       static_cast<float>(weight_decay[group]),
-                                       static_cast<float>(momentum[group]),
-                                       learning_rate[group]};
-                                   SgdRange(s, from, to, p, g, buffer, compute);
-                                 });
-                  });
+  OptimizerRun run;
+  run.n = operands[0].type.dim(0);
+  run.master = operands[0].as<float>();
+  run.gradient = operands[1].as<float>();
+  if (has_momentum) run.momentum = operands[2].as<float>();
+  if (has_compute) SetCompute(operands[2 + has_momentum], &run);
+  return MakeKernel(
+      [ranges = std::move(ranges), run,
+       sgd =
+           ForTarget(TargetFor(run), &baseline::Sgd, &avx2::Sgd, &avx512::Sgd),
+       learning_rate = scalars[0].as<float>(),
+       gradient_scale = scalars[1].as<double>(),
+       found_inf = scalars[2].as<int32_t>(),
+       momentum = GroupConstants(attributes, "momentum"),
+       weight_decay = GroupConstants(attributes, "weight_decay")](Lane& lane) {
+        if (*found_inf != 0) return;
+        UpdateRanges(
+            ranges, run, *lane.pool, [&](const OptimizerRun& part, int group) {
+              sgd({static_cast<float>(*gradient_scale),
+                   static_cast<float>(weight_decay[group]),
+                   static_cast<float>(momentum[group]), learning_rate[group]},
+                  part);
             });
       });
 }

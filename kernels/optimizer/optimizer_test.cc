@@ -201,7 +201,7 @@ TEST(Optimizer, Reference) {
 }
 
 TEST(Optimizer, Cpu) {
-  CheckKernels(Cases(), OptimizerReferenceKernels(), OptimizerCpuKernels());
+  CheckCpuKernels(Cases(), OptimizerReferenceKernels(), OptimizerCpuKernels());
 }
 
 TEST(Optimizer, CasesAreComplete) {
