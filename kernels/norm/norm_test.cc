@@ -126,7 +126,7 @@ TEST(Norm, Reference) {
 }
 
 TEST(Norm, Cpu) {
-  CheckKernels(Cases(), NormReferenceKernels(), NormCpuKernels());
+  CheckCpuKernels(Cases(), NormReferenceKernels(), NormCpuKernels());
 }
 
 TEST(Norm, CasesAreComplete) {
