@@ -143,12 +143,9 @@ class CrossEntropyHead {
 
   // Row n, the chunk's i-th: its loss; its logits become their gradient.
   void Row(int64_t n, int64_t i) const {
-    LogSumExpFunction* const log_sum_exp =
-        ForTarget(BestCpuTarget(), &baseline::LogSumExp, &avx2::LogSumExp,
-                  &avx512::LogSumExp);
+    LogSumExpFunction* const log_sum_exp = SG_BEST_CPU_TARGET(LogSumExp);
     ScaledSoftmaxFunction* const scaled_softmax =
-        ForTarget(BestCpuTarget(), &baseline::ScaledSoftmax,
-                  &avx2::ScaledSoftmax, &avx512::ScaledSoftmax);
+        SG_BEST_CPU_TARGET(ScaledSoftmax);
     const bool bf16 = x_.type.dtype == DType::kBF16;
     const int64_t row_bytes = vocabulary() * SizeOf(x_.type.dtype);
     void* const row = logits_ + i * row_bytes;

@@ -2,30 +2,61 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/vector.h"
 
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
 
+const float kMinusInfinity = -__builtin_inff();
+
+// Passes over NaN.
+template <typename T>
+float MaxOfRow(const T* z, int64_t n) {
+  Vector max[4];
+  for (Vector& part : max) part = Broadcast(kMinusInfinity);
+  int64_t i = 0;
+  for (; i + 4 * kWidth <= n; i += 4 * kWidth) {
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k)
+      max[k] = Max(LoadVector(z + i + k * kWidth), max[k]);
+  }
+  const Vector all = Max(Max(max[0], max[1]), Max(max[2], max[3]));
+  float largest = kMinusInfinity;
+  for (int l = 0; l < kWidth; ++l)
+    largest = all[l] > largest ? all[l] : largest;
+  for (; i < n; ++i) {
+    const float value = LoadFloat(z[i]);
+    largest = value > largest ? value : largest;
+  }
+  return largest;
+}
+
 template <typename T>
 LogSum RowLogSumExp(const T* z, int64_t n) {
-  const float max = VectorMax(z, n);
-  if (max == -__builtin_inff()) return {max, 0};
-  float lanes[kLanes] = {};
+  const float max = MaxOfRow(z, n);
+  if (max == kMinusInfinity) return {max, 0};
+  LaneSum sum;
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l)
-      lanes[l] += VectorExp(LoadFloat(z[i + l]) - max);
+#pragma GCC unroll 4
+    for (int k = 0; k < LaneSum::kParts; ++k)
+      sum.part[k] += Exp(LoadVector(z + i + k * kWidth) - max);
   }
-  for (; i < n; ++i) lanes[0] += VectorExp(LoadFloat(z[i]) - max);
-  return {max, __builtin_logf(SumOfLanes(lanes))};
+  float total = Total(sum);
+  for (; i < n; ++i) total += Exp(Broadcast(LoadFloat(z[i]) - max))[0];
+  return {max, __builtin_logf(total)};
 }
 
 template <typename T>
 void RowScaledSoftmax(T* z, int64_t n, LogSum sum, float scale) {
-  for (int64_t i = 0; i < n; ++i)
-    StoreFloat(VectorExp(LoadFloat(z[i]) - sum.max - sum.log_sum) * scale,
-               z + i);
+  const auto softmax = [=](Vector logits) {
+    return Exp(logits - sum.max - sum.log_sum) * scale;
+  };
+  ForVectors(
+      n, [=](int64_t i) { StoreVector(softmax(LoadVector(z + i)), z + i); },
+      [=](int64_t i, int64_t count) {
+        StorePart(softmax(LoadPart(z + i, count)), count, z + i);
+      });
 }
 
 }  // namespace

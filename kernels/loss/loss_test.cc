@@ -95,7 +95,7 @@ TEST(Loss, Reference) {
 }
 
 TEST(Loss, Cpu) {
-  CheckKernels(Cases(), LossReferenceKernels(), LossCpuKernels());
+  CheckCpuKernels(Cases(), LossReferenceKernels(), LossCpuKernels());
 }
 
 TEST(Loss, EveryOpHasCasesAndKernels) {
