@@ -45,17 +45,21 @@ struct LaneProgress {
 class TrackedKernel final : public PreparedKernel {
  public:
   TrackedKernel(std::unique_ptr<PreparedKernel> kernel, const Graph* graph,
-                NodeId node, LaneProgress* progress,
+                NodeId node, LaneProgress* progress, TraceRecorder* trace,
                 const std::function<absl::Status(NodeId)>* after)
       : kernel_(std::move(kernel)),
         graph_(graph),
         node_(node),
         progress_(progress),
+        trace_(trace),
         after_(after) {}
 
   absl::Status Launch(Lane& lane) override {
     progress_->node.store(node_, std::memory_order_relaxed);
+    const bool traced = trace_ != nullptr && trace_->active();
+    const int64_t begin = traced ? TraceRecorder::Now() : 0;
     absl::Status status = kernel_->Launch(lane);
+    if (traced) trace_->Add(lane.index, node_, begin, TraceRecorder::Now());
     if (status.ok() && *after_) status = (*after_)(node_);
     progress_->node.store(kIdle, std::memory_order_relaxed);
     if (status.ok()) return status;
@@ -71,7 +75,25 @@ class TrackedKernel final : public PreparedKernel {
   const Graph* graph_;
   NodeId node_;
   LaneProgress* progress_;
+  TraceRecorder* trace_;
   const std::function<absl::Status(NodeId)>* after_;
+};
+
+// What the host thread does meanwhile, as an event of the trace.
+class HostSpan {
+ public:
+  HostSpan(TraceRecorder* trace, int32_t id)
+      : trace_(trace != nullptr && trace->active() ? trace : nullptr),
+        id_(id),
+        begin_(trace_ != nullptr ? TraceRecorder::Now() : 0) {}
+  ~HostSpan() {
+    if (trace_ != nullptr) trace_->AddHost(id_, begin_, TraceRecorder::Now());
+  }
+
+ private:
+  TraceRecorder* const trace_;
+  const int32_t id_;
+  const int64_t begin_;
 };
 
 // One entry of the walk over a phase.
@@ -93,6 +115,8 @@ class ExecutorImpl final : public Executor {
   ExecutorImpl(const StepPlan& plan, const ExecutorOptions& options)
       : plan_(plan), options_(options), progress_(plan.num_lanes) {
     if (options_.after_node) options_.capture = false;
+    SG_CHECK(options_.trace == nullptr ||
+             options_.trace->num_lanes() == plan.num_lanes);
   }
 
   ~ExecutorImpl() override {
@@ -104,6 +128,7 @@ class ExecutorImpl final : public Executor {
   absl::Status Bind();
 
   absl::Status Enqueue(PhaseId id) override {
+    const HostSpan span(options_.trace, id);
     Backend& backend = *options_.backend;
     BoundPhase& phase = phases_[id];
     if (phase.recording == nullptr && options_.capture && phase.runs == 1) {
@@ -126,6 +151,7 @@ class ExecutorImpl final : public Executor {
   }
 
   absl::Status Synchronize() override {
+    const HostSpan span(options_.trace, TraceEvent::kSynchronize);
     return options_.backend->Synchronize();
   }
 
@@ -299,7 +325,8 @@ absl::Status ExecutorImpl::BindNode(NodeId id, int lane) {
       (*kernel)->prepare(context);
   if (!prepared.ok()) return annotate(prepared.status());
   kernels_[id] = std::make_unique<TrackedKernel>(
-      *std::move(prepared), &graph, id, &progress_[lane], &options_.after_node);
+      *std::move(prepared), &graph, id, &progress_[lane], options_.trace,
+      &options_.after_node);
   return absl::OkStatus();
 }
 

@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "graph/step_plan.h"
+#include "graph/trace.h"
 #include "kernels/backend.h"
 #include "kernels/collective/communicator.h"
 
@@ -33,6 +34,9 @@ struct ExecutorOptions {
       nullptr;  // outlives the executor; may be null for a world of one
   bool capture =
       true;  // record each phase on its second run, replay from the third on
+  // Records when nodes run, while it is started; outlives the executor, with
+  // num_lanes lanes. Null: nothing is recorded.
+  TraceRecorder* trace = nullptr;
   // Debugging: after each node, on its lane. Turns capture off.
   std::function<absl::Status(NodeId node)> after_node;
 };

@@ -13,18 +13,42 @@
 
 namespace shardgraph {
 
+namespace {
+
+struct Family {
+  absl::string_view name;
+  absl::Span<const OpDef* const> ops;
+};
+
+const std::vector<Family>& Families() {
+  static const auto& families = *new std::vector<Family>{
+      {"matmul", MatmulOps()}, {"attention", AttentionOps()},
+      {"norm", NormOps()},     {"pointwise", PointwiseOps()},
+      {"random", RandomOps()}, {"embedding", EmbeddingOps()},
+      {"loss", LossOps()},     {"optimizer", OptimizerOps()},
+      {"layout", LayoutOps()}, {"collective", CollectiveOps()}};
+  return families;
+}
+
+}  // namespace
+
 const std::vector<const OpDef*>& AllOps() {
   static const auto& ops = *[] {
     auto* all = new std::vector<const OpDef*>();
-    for (const absl::Span<const OpDef* const> family :
-         {MatmulOps(), AttentionOps(), NormOps(), PointwiseOps(), RandomOps(),
-          EmbeddingOps(), LossOps(), OptimizerOps(), LayoutOps(),
-          CollectiveOps()}) {
-      all->insert(all->end(), family.begin(), family.end());
-    }
+    for (const Family& family : Families())
+      all->insert(all->end(), family.ops.begin(), family.ops.end());
     return all;
   }();
   return ops;
+}
+
+absl::string_view FamilyOf(absl::string_view op) {
+  for (const Family& family : Families()) {
+    for (const OpDef* def : family.ops) {
+      if (def->name == op) return family.name;
+    }
+  }
+  return "";
 }
 
 const OpDef* FindOp(absl::string_view name) {

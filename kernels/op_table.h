@@ -11,6 +11,9 @@ namespace shardgraph {
 
 // Null when there is no such op.
 const OpDef* FindOp(absl::string_view name);
+// The family of an op, as its folder is called: "matmul", "norm"; empty for a
+// name that is none.
+absl::string_view FamilyOf(absl::string_view op);
 // In family order.
 const std::vector<const OpDef*>& AllOps();
 

@@ -143,6 +143,8 @@ TEST_F(TrainConfigTest, ValidationNamesFieldValueAndRemedy) {
        {"shard.max_units_in_flight is 1", "at least shard.prefetch + 1 = 2"}},
       {"run.device=tpu", {"run.device is \"tpu\"", "auto, cpu or cuda"}},
       {"run.steps=-5", {"run.steps is -5"}},
+      {"run.trace_steps=-1", {"run.trace_steps is -1", "0 (no trace)"}},
+      {"run.trace_first_step=-1", {"run.trace_first_step is -1"}},
       {"schedule.final_fraction=2", {"schedule.final_fraction is 2"}},
       {"shard.strategy=ZERO1", {"shard.strategy is ZERO1", "FULL_SHARD"}},
       {"precision.compute=FP16", {"precision.compute is FP16", "BF16 or FP32"}},

@@ -133,6 +133,13 @@ absl::Status ValidateRun(const RunSpec& spec) {
                              "0 (found from the machine) to 4096"));
   SG_RETURN_IF_ERROR(Require(spec.log_every() >= 1, "run.log_every",
                              spec.log_every(), "1 or more"));
+  SG_RETURN_IF_ERROR(
+      Require(spec.trace_steps() >= 0 && spec.trace_steps() <= 1000,
+              "run.trace_steps", spec.trace_steps(), "0 (no trace) to 1000"));
+  SG_RETURN_IF_ERROR(
+      Require(spec.trace_first_step() >= 0, "run.trace_first_step",
+              spec.trace_first_step(),
+              "0 (once the run has settled) or the number of a step"));
   SG_RETURN_IF_ERROR(Require(spec.timeout_seconds() > 0, "run.timeout_seconds",
                              spec.timeout_seconds(), "more than 0"));
   SG_RETURN_IF_ERROR(Require(spec.startup_timeout_seconds() > 0,

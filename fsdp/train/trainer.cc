@@ -152,8 +152,11 @@ absl::Status Trainer::Train(int64_t first_step) {
   const TrainConfig& config = *options_.config;
   const int64_t steps = config.run().steps();
   for (int64_t step = first_step; step < steps; ++step) {
+    if (options_.begin_step != nullptr) options_.begin_step(step);
     absl::StatusOr<StepMetrics> metrics = Step(step);
     if (!metrics.ok()) return AtStep(metrics.status(), step);
+    if (options_.end_step != nullptr)
+      SG_RETURN_IF_ERROR(AtStep(options_.end_step(step), step));
     for (MetricsSink* sink : options_.metrics)
       SG_RETURN_IF_ERROR(sink->Write(*metrics));
 

@@ -31,6 +31,10 @@ struct TrainerOptions {
   int world_size = 1;
   double peak_flops = 0;              // of all ranks, FLOP/s; 0: unknown
   std::vector<MetricsSink*> metrics;  // rank 0 only
+  // Around each step (0-based), evaluations and checkpoints apart; null:
+  // nothing.
+  std::function<void(int64_t step)> begin_step;
+  std::function<absl::Status(int64_t step)> end_step;
   std::function<absl::Status(int64_t step)>
       save;  // collective: a checkpoint after `step` steps; null: none
 };

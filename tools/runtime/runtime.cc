@@ -147,6 +147,25 @@ absl::Status Runtime::CheckSame(absl::string_view what,
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::string>> Runtime::Collect(
+    const std::string& bytes) {
+  Store& store = rendezvous_->store();
+  const std::string key = absl::StrCat("collect/", collections_++, "/");
+  std::vector<std::string> all;
+  if (rank() != 0) {
+    SG_RETURN_IF_ERROR(store.Set(absl::StrCat(key, rank()), bytes));
+    return all;
+  }
+  all.push_back(bytes);
+  for (int other = 1; other < world_size(); ++other) {
+    const std::string theirs = absl::StrCat(key, other);
+    SG_ASSIGN_OR_RETURN(std::string got, store.Get(theirs, timeout_));
+    SG_RETURN_IF_ERROR(store.Delete(theirs).status());
+    all.push_back(std::move(got));
+  }
+  return all;
+}
+
 absl::Status Runtime::EndStartup() {
   if (factory_ == nullptr) return absl::OkStatus();
   SG_RETURN_IF_ERROR(Barrier());

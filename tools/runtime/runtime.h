@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -51,6 +52,8 @@ class Runtime {
   // Compares a text over all ranks. FailedPrecondition names the first rank
   // that differs and its first different line.
   absl::Status CheckSame(absl::string_view what, const std::string& text);
+  // Brings what each rank gives to rank 0, by rank; empty on the others.
+  absl::StatusOr<std::vector<std::string>> Collect(const std::string& bytes);
   // Collective: all ranks are ready for the first step. What they wait for each
   // other may take `timeout` only from now on.
   absl::Status EndStartup();
@@ -63,7 +66,7 @@ class Runtime {
   LaunchEnvironment environment_;
   absl::Duration startup_timeout_, timeout_;
   int threads_ = 1;
-  int comparisons_ = 0;
+  int comparisons_ = 0, collections_ = 0;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<CommunicatorFactory> factory_;
   std::unique_ptr<ThreadPool> control_pool_;

@@ -24,6 +24,7 @@
 #include "tools/program/program.h"
 #include "tools/runtime/runtime.h"
 #include "tools/text/tokenizer.h"
+#include "tools/train/step_tracer.h"
 #include "tools/train/train.h"
 
 namespace shardgraph {
@@ -49,6 +50,8 @@ class RankRun {
     options.backend = &runtime_.backend();
     options.communicators = runtime_.communicators();
     options.capture = config_.run().capture();
+    tracer_ = StepTracer::Create(config_, *plan_, runtime_);
+    if (tracer_ != nullptr) options.trace = tracer_->recorder();
     if (run_.tune_executor) run_.tune_executor(plan_->plan, &options);
     SG_ASSIGN_OR_RETURN(executor_, Executor::Create(plan_->plan, options));
     SG_ASSIGN_OR_RETURN(const int64_t first_step, Restore());
@@ -212,6 +215,13 @@ class RankRun {
                                      : run_.target.bf16_flops());
     for (const std::unique_ptr<MetricsSink>& sink : sinks_)
       options.metrics.push_back(sink.get());
+    if (tracer_ != nullptr) {
+      tracer_->StartRun(first_step);
+      options.begin_step = [this](int64_t step) { tracer_->BeginStep(step); };
+      options.end_step = [this](int64_t step) {
+        return tracer_->EndStep(step);
+      };
+    }
     options.save = [this](int64_t step) {
       SaveOptions save;
       save.folder = CheckpointFolder();
@@ -234,6 +244,7 @@ class RankRun {
   const std::string& directory_;
   Runtime& runtime_;
   std::unique_ptr<TrainingPlan> plan_;
+  std::unique_ptr<StepTracer> tracer_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<TokenData> training_, validation_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
