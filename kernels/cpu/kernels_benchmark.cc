@@ -9,8 +9,9 @@
 //   GB/s        operands and results moved once; "of_triad" is its share of the
 //               triad (above 1 where tensors stay in cache)
 //   GFLOP/s     of matrix products; "of_fma" is its share of the multiply-adds
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -29,10 +30,14 @@
 namespace shardgraph {
 namespace {
 
-double Now() {
-  return std::chrono::duration<double>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+// Seconds. With one thread, which does everything, those that it ran: what else
+// the machine does takes cache and memory from it, but no time.
+double Now(int threads) {
+  timespec time;
+  clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC,
+                &time);
+  return static_cast<double>(time.tv_sec) +
+         1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 // The best of what was measured so far, on all threads of a pool.
@@ -42,21 +47,21 @@ class Peaks {
       : pool_(pool), a_(kTriad, 1), b_(kTriad, 2), c_(kTriad, 3) {}
 
   void Measure() {
-    double begin = Now();
+    const int threads = pool_->num_threads();
+    double begin = Now(threads);
     pool_->ParallelFor(kTriad, kTriad / 64, [&](int64_t from, int64_t to) {
       SG_BEST_CPU_TARGET(Triad)(to - from, &a_[from], &b_[from], &c_[from]);
     });
-    bytes_ = std::max(bytes_, 12.0 * kTriad / (Now() - begin));
-    const int64_t threads = pool_->num_threads();
+    bytes_ = std::max(bytes_, 12.0 * kTriad / (Now(threads) - begin));
     constexpr int64_t kSteps = 50000;
-    begin = Now();
+    begin = Now(threads);
     pool_->ParallelFor(threads, 1, [&](int64_t from, int64_t to) {
       for (; from < to; ++from)
         benchmark::DoNotOptimize(SG_BEST_CPU_TARGET(MultiplyAdd)(kSteps));
     });
     flops_ = std::max(flops_, threads * kSteps *
                                   double(SG_BEST_CPU_TARGET(FlopsPerStep)()) /
-                                  (Now() - begin));
+                                  (Now(threads) - begin));
   }
   double bytes() const { return bytes_; }
   double flops() const { return flops_; }
@@ -68,14 +73,6 @@ class Peaks {
   double bytes_ = 0;
   double flops_ = 0;
 };
-
-Peaks& PeaksOf(int threads, ThreadPool* pool) {
-  static std::vector<std::unique_ptr<Peaks>> all;
-  if (static_cast<int>(all.size()) <= threads) all.resize(threads + 1);
-  // Kept from benchmark to benchmark; the pool is this one from now on.
-  all[threads] = std::make_unique<Peaks>(pool);
-  return *all[threads];
-}
 
 struct Case {
   std::string name;
@@ -158,18 +155,18 @@ void Run(benchmark::State& state, const Case& c) {
   SG_CHECK(prepared.ok()) << prepared.status().ToString();
   Lane lane;
   lane.pool = pool.get();
-  Peaks& peaks = PeaksOf(threads, pool.get());
+  Peaks peaks(pool.get());
   double best = 1e9, last = 0;
   peaks.Measure();
   SG_CHECK_EQ((*prepared)->Launch(lane), absl::OkStatus());
   for (auto _ : state) {
-    const double begin = Now();
+    const double begin = Now(threads);
     benchmark::DoNotOptimize((*prepared)->Launch(lane).ok());
-    const double end = Now();
+    const double end = Now(threads);
     best = std::min(best, end - begin);
     if (end - last > 0.1) {
       peaks.Measure();
-      last = Now();
+      last = Now(threads);
     }
   }
   const OpCost cost = CostOf(*op, c.attributes, c.operands, types);

@@ -36,7 +36,7 @@ typedef float VectorInMemory
 typedef uint16_t HalfVectorInMemory
     __attribute__((vector_size(2 * kWidth), aligned(2), may_alias));
 
-SG_VECTOR_INLINE Vector Broadcast(float value) { return Vector{} + value; }
+SG_VECTOR_INLINE Vector Broadcast(float value) { return value - Vector{}; }
 
 SG_VECTOR_INLINE Vector LoadVector(const float* data) {
   return *reinterpret_cast<const VectorInMemory*>(data);
