@@ -1,11 +1,12 @@
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/target.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/embedding/rotary_row.h"
 
 namespace shardgraph {
 namespace {
@@ -116,53 +117,42 @@ absl::StatusOr<Prepared> PreparePositions(const KernelContext& context) {
   });
 }
 
-template <typename T>
-Prepared Rotary(const KernelContext& context) {
+absl::StatusOr<Prepared> PrepareRotary(const KernelContext& context) {
   const Tensor &x = context.operands[0], &y = context.results[0];
+  RotaryRow row;
+  row.type = ElementTypeOf(x.type.dtype);
+  row.heads = x.type.dim(2);
+  row.half = x.type.dim(3) / 2;
+  row.x_stride = x.type.strides[2];
+  row.y_stride = y.type.strides[2];
+  row.sign = context.attributes->Int("inverse") != 0 ? -1.0f : 1.0f;
   return MakeKernel(
-      [x, y, positions = context.operands[1].as<int32_t>(),
+      [row, x, y, positions = context.operands[1].as<int32_t>(),
        frequencies = RotaryFrequencies(*context.attributes, x.type.dim(3)),
-       sign =
-           context.attributes->Int("inverse") != 0 ? -1.0f : 1.0f](Lane& lane) {
-        const int64_t length = x.type.dim(1), heads = x.type.dim(2);
-        const int64_t half = x.type.dim(3) / 2;
+       rotate = ForTarget(row.type == ElementType::kF16 ? CpuTarget::kBaseline
+                                                        : BestCpuTarget(),
+                          &baseline::Rotate, &avx2::Rotate,
+                          &avx512::Rotate)](Lane& lane) {
+        const int64_t length = x.type.dim(1);
+        const int64_t size = SizeOfElement(row.type);
+        const auto at = [&](const Tensor& tensor, int64_t n) {
+          return tensor.as<char>() +
+                 size * (n / length * tensor.type.strides[0] +
+                         n % length * tensor.type.strides[1]);
+        };
         const auto run = [&](int64_t begin, int64_t end) {
-          constexpr int64_t kChunk = 64;  // pairs whose sines are kept
-          float cosines[kChunk], sines[kChunk];
-          for (int64_t row = begin; row < end; ++row) {
-            const int64_t b = row / length, t = row % length;
-            const float position = static_cast<float>(positions[row]);
-            for (int64_t first = 0; first < half; first += kChunk) {
-              const int64_t width = std::min(kChunk, half - first);
-              for (int64_t i = 0; i < width; ++i) {
-                const double angle = position * frequencies[first + i];
-                cosines[i] = T(static_cast<float>(std::cos(angle)));
-                sines[i] = sign * T(static_cast<float>(std::sin(angle)));
-              }
-              for (int64_t h = 0; h < heads; ++h) {
-                const T* in = x.as<T>() + b * x.type.strides[0] +
-                              t * x.type.strides[1] + h * x.type.strides[2] +
-                              first;
-                T* out = y.as<T>() + b * y.type.strides[0] +
-                         t * y.type.strides[1] + h * y.type.strides[2] + first;
-                for (int64_t i = 0; i < width; ++i) {
-                  const float u = in[i], v = in[i + half];
-                  out[i] = T(u * cosines[i] - v * sines[i]);
-                  out[i + half] = T(v * cosines[i] + u * sines[i]);
-                }
-              }
-            }
+          for (int64_t n = begin; n < end; ++n) {
+            RotaryRow part = row;
+            part.x = at(x, n);
+            part.y = at(y, n);
+            part.position = static_cast<float>(positions[n]);
+            part.frequencies = frequencies.data();
+            rotate(part);
           }
         };
         lane.pool->ParallelFor(x.type.dim(0) * length,
-                               RowGrain(heads * half * 2), run);
+                               RowGrain(row.heads * row.half * 2), run);
       });
-}
-
-absl::StatusOr<Prepared> PrepareRotary(const KernelContext& context) {
-  return DispatchActivation(
-      context.operands[0].type.dtype,
-      [&]<typename T>(std::type_identity<T>) { return Rotary<T>(context); });
 }
 
 }  // namespace

@@ -1,0 +1,109 @@
+#include "kernels/random/dropout_run.h"
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/vector.h"
+
+namespace shardgraph::SG_CPU_TARGET {
+namespace {
+
+typedef uint64_t WideVector __attribute__((vector_size(4 * kWidth)));
+
+// Products of the even lanes of both.
+SG_VECTOR_INLINE WideVector MultiplyEven(WordVector a, WordVector b) {
+#if defined(__AVX512F__)
+  typedef long long Long8 __attribute__((vector_size(64)));
+  return (WideVector)__builtin_ia32_pmuludq512_mask((IntVector)a, (IntVector)b,
+                                                    Long8{}, 0xff);
+#elif defined(__AVX__)
+  return (WideVector)__builtin_ia32_pmuludq256((IntVector)a, (IntVector)b);
+#else
+  return (WideVector)__builtin_ia32_pmuludq128((IntVector)a, (IntVector)b);
+#endif
+}
+
+// The 64-bit products of all lanes with a constant, in halves.
+SG_VECTOR_INLINE void MultiplyWords(WordVector a, uint32_t constant,
+                                    WordVector* high, WordVector* low) {
+  const WordVector factor = WordVector{} + constant;
+  const WideVector even = MultiplyEven(a, factor);
+  const WideVector odd =
+      MultiplyEven((WordVector)((WideVector)a >> 32), factor);
+  *low = (WordVector)((even & 0xffffffffu) | (odd << 32));
+  *high = (WordVector)((even >> 32) | (odd & 0xffffffff00000000u));
+}
+
+// Numbers 4 * block .. 4 * (block + kWidth) - 1 of the stream, as Philox4x32
+// of kernels/random/random.h computes them, a block in each lane.
+SG_VECTOR_INLINE void RandomBlocks(uint64_t key, uint64_t stream,
+                                   uint64_t block, uint32_t* numbers) {
+  WordVector c0, c1;
+  for (int l = 0; l < kWidth; ++l) {
+    c0[l] = static_cast<uint32_t>(block + l);
+    c1[l] = static_cast<uint32_t>((block + l) >> 32);
+  }
+  WordVector c2 = WordVector{} + static_cast<uint32_t>(stream);
+  WordVector c3 = WordVector{} + static_cast<uint32_t>(stream >> 32);
+  uint32_t key0 = static_cast<uint32_t>(key);
+  uint32_t key1 = static_cast<uint32_t>(key >> 32);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round) {
+    WordVector high0, low0, high2, low2;
+    MultiplyWords(c0, 0xD2511F53u, &high0, &low0);
+    MultiplyWords(c2, 0xCD9E8D57u, &high2, &low2);
+    c0 = high2 ^ c1 ^ key0;
+    c1 = low2;
+    c2 = high0 ^ c3 ^ key1;
+    c3 = low0;
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  for (int l = 0; l < kWidth; ++l) {
+    numbers[4 * l] = c0[l];
+    numbers[4 * l + 1] = c1[l];
+    numbers[4 * l + 2] = c2[l];
+    numbers[4 * l + 3] = c3[l];
+  }
+}
+
+template <typename T>
+void Run(const DropoutRun& run) {
+  constexpr int64_t kStep = 4 * kWidth;
+  const T* const x = static_cast<const T*>(run.x);
+  T* const y = static_cast<T*>(run.y);
+  const WordVector threshold = WordVector{} + run.threshold;
+  for (int64_t i = 0; i < run.n; i += kStep) {
+    uint32_t numbers[kStep];
+    RandomBlocks(run.key, run.stream, run.block + i / 4, numbers);
+    const auto drop = [&](int64_t at, Vector value) {
+      WordVector number;
+      std::memcpy(&number, numbers + at, sizeof(number));
+      return number >= threshold ? value * run.factor : Vector{};
+    };
+    ForVectors(
+        run.n - i < kStep ? run.n - i : kStep,
+        [&](int64_t at) {
+          StoreVector(drop(at, LoadVector(x + i + at)), y + i + at);
+        },
+        [&](int64_t at, int64_t count) {
+          StorePart(drop(at, LoadPart(x + i + at, count)), count, y + i + at);
+        });
+  }
+}
+
+}  // namespace
+
+void RunDropout(const DropoutRun& run) {
+  switch (run.type) {
+    case ElementType::kF32:
+      return Run<float>(run);
+    case ElementType::kBF16:
+      return Run<uint16_t>(run);
+    case ElementType::kF16:
+      if constexpr (kHasFloat16) Run<Float16Bits>(run);
+      return;
+  }
+}
+
+}  // namespace shardgraph::SG_CPU_TARGET
