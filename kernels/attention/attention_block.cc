@@ -15,7 +15,9 @@
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
 
-constexpr int64_t kBlock = kAttentionBlock;
+constexpr int64_t kBlock = 96;
+constexpr int kPair = 2;  // blocks that share what is packed
+static_assert(kAttentionQueries == kPair * kBlock);
 constexpr int kPanel = 2 * kWidth;
 #if defined(__AVX512F__)
 constexpr int kMicroRows = 12;
@@ -330,56 +332,78 @@ void ScoreGradient(const Tile& tile, const float* lse, const float* deltas,
   }
 }
 
-// Contributions of keys [j, j + kBlock) to all three gradients.
-void KeysGradient(const AttentionHead* heads, int64_t count, int64_t j) {
-  static_assert(kMaxHeadWidth % kPanel == 0);
-  Panels k, other;
+// Keys [j, j + columns) and the sums of their gradients.
+struct KeyBlock {
+  int64_t j, columns;
+  Panels k;
   TransposedPanels k_transposed, v_transposed;
-  Panels q, dout;
-  Square scores, dp, kept;
   alignas(64) float dk[kBlock * kMaxHeadWidth];
   alignas(64) float dv[kBlock * kMaxHeadWidth];
+};
+
+// Adds the contributions of the block and queries [i, i + rows) to all three
+// gradients.
+void TileGradient(const AttentionHead& head, int64_t i, int64_t rows,
+                  const Panels& q, const Panels& dout, KeyBlock* block) {
+  Square scores, dp, kept;
+  const Tile tile{head, i, block->j, rows, block->columns};
+  const int64_t width = head.width;
+  const auto row_begin = [&](int64_t c) { return tile.QueriesBegin(c); };
+  const auto rows_end = [&](int64_t) { return rows; };
+  const auto key_begin = [](int64_t) { return 0; };
+  const auto keys_end = [&](int64_t r) {
+    return tile.KeysEnd(Min(r + kMicroRows, rows) - 1);
+  };
+  Scores(q, block->k_transposed, rows, tile.columns, width, row_begin, rows_end,
+         &scores);
+  Scores(dout, block->v_transposed, rows, tile.columns, width, row_begin,
+         rows_end, &dp);
+  if (head.kept != nullptr)
+    head.kept(head, i, tile.j, rows, tile.columns, kBlock, 1, kept.data);
+  ScoreGradient(tile, head.lse + i, head.deltas + i,
+                head.kept == nullptr ? nullptr : &kept, &scores, &dp);
+  AddProduct<true>(scores, dout, tile.columns, width, row_begin, rows_end,
+                   block->dv, width);
+  AddProduct<true>(dp, q, tile.columns, width, row_begin, rows_end, block->dk,
+                   width);
+  AddProduct<false>(dp, block->k, rows, width, key_begin, keys_end,
+                    head.dq_sums + i * width, width);
+}
+
+// dk and dv of keys [j, j + kPair * kBlock); adds to the sums of dq.
+void KeysGradient(const AttentionHead* heads, int64_t count, int64_t j) {
+  KeyBlock blocks[kPair];
+  Panels q, dout;
   const AttentionHead& first = heads[0];
   const int64_t width = first.width;
-  const int64_t columns = Min(kBlock, first.keys - j);
-  std::memset(dk, 0, columns * width * sizeof(float));
-  std::memset(dv, 0, columns * width * sizeof(float));
-  Pack(first, first.v, j, columns, &other);
-  Transpose(other, columns, width, 1, &v_transposed);
-  Pack(first, first.k, j, columns, &k);
-  Transpose(k, columns, width, first.scale, &k_transposed);
+  for (KeyBlock& block : blocks) {
+    block.j = j + (&block - blocks) * kBlock;
+    block.columns = Max(0, Min(kBlock, first.keys - block.j));
+    std::memset(block.dk, 0, block.columns * width * sizeof(float));
+    std::memset(block.dv, 0, block.columns * width * sizeof(float));
+    Pack(first, first.v, block.j, block.columns, &block.k);
+    Transpose(block.k, block.columns, width, 1, &block.v_transposed);
+    Pack(first, first.k, block.j, block.columns, &block.k);
+    Transpose(block.k, block.columns, width, first.scale, &block.k_transposed);
+  }
   for (int64_t h = 0; h < count; ++h) {
     const AttentionHead& head = heads[h];
     // Causal: earlier queries see none of these keys.
-    const int64_t begin = head.causal ? j / kBlock * kBlock : 0;
-    for (int64_t i = begin; i < head.queries; i += kBlock) {
-      const Tile tile{head, i, j, Min(kBlock, head.queries - i), columns};
-      Pack(head, head.q, i, tile.rows, &q);
-      Pack(head, head.dout, i, tile.rows, &dout);
-      const auto row_begin = [&](int64_t c) { return tile.QueriesBegin(c); };
-      const auto rows_end = [&](int64_t) { return tile.rows; };
-      Scores(q, k_transposed, tile.rows, columns, width, row_begin, rows_end,
-             &scores);
-      Scores(dout, v_transposed, tile.rows, columns, width, row_begin, rows_end,
-             &dp);
-      if (head.kept != nullptr)
-        head.kept(head, i, j, tile.rows, columns, kBlock, 1, kept.data);
-      ScoreGradient(tile, head.lse + i, head.deltas + i,
-                    head.kept == nullptr ? nullptr : &kept, &scores, &dp);
-      AddProduct<true>(scores, dout, columns, width, row_begin, rows_end, dv,
-                       width);
-      AddProduct<true>(dp, q, columns, width, row_begin, rows_end, dk, width);
-      AddProduct<false>(
-          dp, k, tile.rows, width, [](int64_t) { return 0; },
-          [&](int64_t r) {
-            return tile.KeysEnd(Min(r + kMicroRows, tile.rows) - 1);
-          },
-          head.dq_sums + i * width, width);
+    for (int64_t i = head.causal ? j : 0; i < head.queries; i += kBlock) {
+      const int64_t rows = Min(kBlock, head.queries - i);
+      Pack(head, head.q, i, rows, &q);
+      Pack(head, head.dout, i, rows, &dout);
+      for (KeyBlock& block : blocks) {
+        if (block.columns == 0 || (head.causal && block.j > i)) continue;
+        TileGradient(head, i, rows, q, dout, &block);
+      }
     }
   }
-  for (int64_t c = 0; c < columns; ++c) {
-    StoreRow(first, first.dk, j + c, dk + c * width, first.scale);
-    StoreRow(first, first.dv, j + c, dv + c * width, 1);
+  for (const KeyBlock& block : blocks) {
+    for (int64_t c = 0; c < block.columns; ++c) {
+      StoreRow(first, first.dk, block.j + c, block.dk + c * width, first.scale);
+      StoreRow(first, first.dv, block.j + c, block.dv + c * width, 1);
+    }
   }
 }
 
@@ -402,56 +426,84 @@ float Delta(const AttentionHead& head, int64_t t) {
                    static_cast<const float*>(head.out.data) + y, head.width);
 }
 
+// Queries [i, i + rows) and what is known of them so far.
+struct QueryBlock {
+  int64_t i, rows;
+  TransposedPanels q;  // times scale
+  alignas(64) float out[kBlock * kMaxHeadWidth];
+  alignas(64) float max[kBlock];
+  alignas(64) float sum[kBlock];
+};
+
+// Adds the keys and values of a tile to a block of queries.
+//
+// The scores are transposed, keys by queries. So only the queries are
+// transposed, once, and the softmax runs over vectors of queries.
+void AddTile(const Tile& tile, const Panels& k, const Panels& v,
+             QueryBlock* block) {
+  Square scores, kept;
+  alignas(64) float rescale[kBlock];
+  const int64_t width = tile.head.width;
+  const int64_t rows = tile.rows;
+  const auto begin = [](int64_t) { return 0; };
+  Scores(
+      k, block->q, tile.columns, rows, width, begin,
+      [&](int64_t r) { return tile.KeysEnd(Min(r + kPanel, rows) - 1); },
+      &scores);
+  OnlineSoftmax(tile, &scores, block->max, block->sum, rescale);
+  if (tile.head.kept != nullptr) {
+    tile.head.kept(tile.head, tile.i, tile.j, rows, tile.columns, 1, kBlock,
+                   kept.data);
+    for (int64_t c = 0; c < tile.columns; ++c) {
+      for (int64_t r = 0; r < rows; ++r)
+        scores.data[c * kBlock + r] *= kept.data[c * kBlock + r];
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    if (tile.j == 0 || rescale[r] == 1.0f) continue;
+    float* const out = block->out + r * width;
+    for (int64_t d = 0; d < width; ++d) out[d] *= rescale[r];
+  }
+  AddProduct<true>(
+      scores, v, rows, width, begin,
+      [&](int64_t r) { return tile.KeysEnd(Min(r + kMicroRows, rows) - 1); },
+      block->out, width);
+}
+
 }  // namespace
 
-// The scores of a tile are transposed: keys by queries. So only the queries are
-// transposed, once, and the softmax runs over vectors of queries.
 void AttentionForward(const AttentionHead& head, int64_t i) {
-  Panels rows;
-  TransposedPanels q;
-  Square scores, kept;
-  alignas(64) float out[kBlock * kMaxHeadWidth];
-  alignas(64) float max[kBlock], sum[kBlock] = {}, rescale[kBlock];
-  const int64_t width = head.width;
-  const int64_t queries = Min(kBlock, head.queries - i);
-  for (float& value : max) value = -kInfinity;
-  std::memset(out, 0, queries * width * sizeof(float));
-  Pack(head, head.q, i, queries, &rows);
-  Transpose(rows, queries, width, head.scale, &q);
-  const int64_t keys = head.causal
-                           ? Max(0, Min(head.keys, i + queries + head.offset))
-                           : head.keys;
-  for (int64_t j = 0; j < keys; j += kBlock) {
-    const Tile tile{head, i, j, queries, Min(kBlock, keys - j)};
-    Pack(head, head.k, j, tile.columns, &rows);
-    Scores(
-        rows, q, tile.columns, queries, width, [](int64_t) { return 0; },
-        [&](int64_t r) { return tile.KeysEnd(Min(r + kPanel, queries) - 1); },
-        &scores);
-    OnlineSoftmax(tile, &scores, max, sum, rescale);
-    if (head.kept != nullptr) {
-      head.kept(head, i, j, queries, tile.columns, 1, kBlock, kept.data);
-      for (int64_t c = 0; c < tile.columns; ++c) {
-        for (int64_t r = 0; r < queries; ++r)
-          scores.data[c * kBlock + r] *= kept.data[c * kBlock + r];
-      }
-    }
-    for (int64_t r = 0; r < queries; ++r) {
-      if (j == 0 || rescale[r] == 1.0f) continue;
-      for (int64_t d = 0; d < width; ++d) out[r * width + d] *= rescale[r];
-    }
-    Pack(head, head.v, j, tile.columns, &rows);
-    AddProduct<true>(
-        scores, rows, queries, width, [](int64_t) { return 0; },
-        [&](int64_t r) {
-          return tile.KeysEnd(Min(r + kMicroRows, queries) - 1);
-        },
-        out, width);
+  QueryBlock blocks[kPair];
+  Panels k, v;
+  for (QueryBlock& block : blocks) {
+    block.i = i + (&block - blocks) * kBlock;
+    block.rows = Max(0, Min(kBlock, head.queries - block.i));
+    for (float& max : block.max) max = -kInfinity;
+    std::memset(block.sum, 0, sizeof(block.sum));
+    std::memset(block.out, 0, block.rows * head.width * sizeof(float));
+    Pack(head, head.q, block.i, block.rows, &k);
+    Transpose(k, block.rows, head.width, head.scale, &block.q);
   }
-  for (int64_t r = 0; r < queries; ++r) {
-    StoreRow(head, head.out, i + r, out + r * width,
-             sum[r] == 0.0f ? 0.0f : 1.0f / sum[r]);
-    head.lse[i + r] = max[r] + __builtin_logf(sum[r]);
+  const int64_t last = Min(head.queries, i + kPair * kBlock);
+  const int64_t keys =
+      head.causal ? Max(0, Min(head.keys, last + head.offset)) : head.keys;
+  for (int64_t j = 0; j < keys; j += kBlock) {
+    const int64_t columns = Min(kBlock, keys - j);
+    Pack(head, head.k, j, columns, &k);
+    Pack(head, head.v, j, columns, &v);
+    for (QueryBlock& block : blocks) {
+      const Tile tile{head, block.i, j, block.rows, columns};
+      if (block.rows > 0 && tile.KeysEnd(block.rows - 1) > 0)
+        AddTile(tile, k, v, &block);
+    }
+  }
+  for (const QueryBlock& block : blocks) {
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const float sum = block.sum[r];
+      StoreRow(head, head.out, block.i + r, block.out + r * head.width,
+               sum == 0.0f ? 0.0f : 1.0f / sum);
+      head.lse[block.i + r] = block.max[r] + __builtin_logf(sum);
+    }
   }
 }
 
@@ -461,7 +513,7 @@ void AttentionGradient(const AttentionHead* heads, int64_t count) {
     std::memset(head.dq_sums, 0, head.queries * head.width * sizeof(float));
     for (int64_t t = 0; t < head.queries; ++t) head.deltas[t] = Delta(head, t);
   }
-  for (int64_t j = 0; j < heads[0].keys; j += kBlock)
+  for (int64_t j = 0; j < heads[0].keys; j += kPair * kBlock)
     KeysGradient(heads, count, j);
   for (int64_t h = 0; h < count; ++h) {
     const AttentionHead& head = heads[h];

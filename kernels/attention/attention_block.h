@@ -1,9 +1,8 @@
-// Attention of one head, block by block, compiled for each CPU target: scores
-// of kAttentionBlock queries by as many keys at a time, never more.
+// Attention of one head, compiled for each CPU target: scores of 96 queries by
+// 96 keys at a time, never more.
 //
 // Plain structs only (kernels/cpu/target.h says why). kernels/attention/
-// attention.h has the formulas. No allocation; threads need about 1 MiB of
-// stack.
+// attention.h has the formulas. No allocation; threads need 2 MiB of stack.
 #ifndef KERNELS_ATTENTION_ATTENTION_BLOCK_H_
 #define KERNELS_ATTENTION_ATTENTION_BLOCK_H_
 
@@ -11,7 +10,7 @@
 
 namespace shardgraph {
 
-inline constexpr int64_t kAttentionBlock = 96;
+inline constexpr int64_t kAttentionQueries = 192;  // of one task
 inline constexpr int64_t kMaxHeadWidth = 256;
 
 // Rows of one head: row t begins at element t * stride. FP32 or BF16.
@@ -55,7 +54,7 @@ struct AttentionHead {
   float* deltas = nullptr;   // scratch, [queries]
 };
 
-// out and lse of queries [i, i + kAttentionBlock).
+// out and lse of queries [i, i + kAttentionQueries).
 using AttentionForwardFunction = void(const AttentionHead& head, int64_t i);
 
 // dq of `count` heads that share a key head, and its dk and dv.

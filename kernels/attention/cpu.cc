@@ -134,13 +134,13 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> Prepare(
                      run = SG_BEST_CPU_TARGET(AttentionForward)](Lane& lane) {
     const int64_t offset = all->offset == nullptr ? 0 : *all->offset;
     const int64_t blocks =
-        (all->config.queries + kAttentionBlock - 1) / kAttentionBlock;
+        (all->config.queries + kAttentionQueries - 1) / kAttentionQueries;
     const auto body = [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         AttentionHead head = all->heads[task / blocks];
         head.offset = offset;
         // The last queries see most keys: begin with them.
-        run(head, (blocks - 1 - task % blocks) * kAttentionBlock);
+        run(head, (blocks - 1 - task % blocks) * kAttentionQueries);
       }
     };
     lane.pool->ParallelFor(all->heads.size() * blocks, 1, body);
