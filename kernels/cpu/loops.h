@@ -1,5 +1,5 @@
 // Loops of CPU kernels: dispatch over dtypes, elementwise loops over strided
-// tensors, sums in a fixed order.
+// tensors.
 #ifndef KERNELS_CPU_LOOPS_H_
 #define KERNELS_CPU_LOOPS_H_
 
@@ -166,43 +166,6 @@ class RowLayout {
 // Rows that one task handles.
 inline int64_t RowGrain(int64_t columns) {
   return std::max<int64_t>(1, kPointwiseGrain / std::max<int64_t>(1, columns));
-}
-
-// A sum kept in sixteen partial ones, so that it vectorises and is the same
-// wherever it is computed: element c goes to partial c % 16.
-class WideSum {
- public:
-  static constexpr int kWidth = 16;
-
-  // Adds term(c) for c in [0, count).
-  template <typename Term>
-  void Add(int64_t count, Term term) {
-    int64_t c = 0;
-    for (; c + kWidth <= count; c += kWidth) {
-      for (int i = 0; i < kWidth; ++i) partial_[i] += term(c + i);
-    }
-    for (int i = 0; c < count; ++c, ++i) partial_[i] += term(c);
-  }
-
-  float Total() const {
-    float sums[kWidth];
-    std::copy(partial_, partial_ + kWidth, sums);
-    for (int half = kWidth / 2; half > 0; half /= 2) {
-      for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
-    }
-    return sums[0];
-  }
-
- private:
-  float partial_[kWidth] = {};
-};
-
-// sum of term(c) for c in [0, count), in the order of WideSum.
-template <typename Term>
-float SumOver(int64_t count, Term term) {
-  WideSum sum;
-  sum.Add(count, term);
-  return sum.Total();
 }
 
 }  // namespace shardgraph

@@ -76,13 +76,5 @@ TEST(ElementwiseLoop, FoldsWhatIsContiguousInAllTensors) {
   EXPECT_EQ(runs, 4);
 }
 
-TEST(SumOver, AddsEveryTerm) {
-  for (const int64_t n : {0, 1, 15, 16, 17, 100}) {
-    const float sum =
-        SumOver(n, [](int64_t c) { return static_cast<float>(c + 1); });
-    EXPECT_EQ(sum, static_cast<float>(n * (n + 1) / 2));
-  }
-}
-
 }  // namespace
 }  // namespace shardgraph

@@ -236,6 +236,41 @@ void CheckResult(const OpCase& op_case, const TensorType& type,
   }
 }
 
+// Checks one case on each of the targets; `three` has three threads.
+void CheckCase(const OpCase& op_case, absl::Span<const KernelDef> reference,
+               absl::Span<const KernelDef> kernels,
+               const std::vector<CpuTarget>& targets, ThreadPool* three) {
+  SCOPED_TRACE(op_case.Name());
+  UnevenPool uneven;
+  std::optional<Run> truth, oracle;
+  for (const CpuTarget target : targets) {
+    SCOPED_TRACE(absl::StrCat("CPU target ", static_cast<int>(target)));
+    const CpuTargetOverride only(target);
+    const std::optional<Run> run =
+        RunCase(op_case, kernels, false, Alignment::kAligned, &uneven);
+    if (!run.has_value()) continue;
+    const std::optional<Run> again =
+        RunCase(op_case, kernels, false, Alignment::kOffByOneElement, three);
+    if (!truth.has_value()) {
+      truth = RunCase(op_case, reference, true, Alignment::kAligned, &uneven);
+      oracle = op_case.inner_rounding ? RunCase(op_case, reference, false,
+                                                Alignment::kAligned, &uneven)
+                                      : truth;
+    }
+    if (!again.has_value() || !truth.has_value() || !oracle.has_value()) {
+      ADD_FAILURE() << "not every run was possible";
+      continue;
+    }
+    for (size_t r = 0; r < run->types.size(); ++r) {
+      SCOPED_TRACE(absl::StrCat("result ", r));
+      EXPECT_TRUE(run->bytes[r] == again->bytes[r])
+          << "bits differ between one thread and three, or with alignment";
+      CheckResult(op_case, run->types[r], run->values[r], truth->values[r],
+                  oracle->values[r]);
+    }
+  }
+}
+
 }  // namespace
 
 std::string OpCase::Name() const {
@@ -274,41 +309,17 @@ std::vector<ResultValues> Evaluate(const OpCase& op_case,
 void CheckKernels(absl::Span<const OpCase> cases,
                   absl::Span<const KernelDef> reference,
                   absl::Span<const KernelDef> kernels) {
-  UnevenPool uneven;
   const std::unique_ptr<ThreadPool> three = MakeThreadPool(3);
-  for (const OpCase& op_case : cases) {
-    SCOPED_TRACE(op_case.Name());
-    const std::optional<Run> run =
-        RunCase(op_case, kernels, false, Alignment::kAligned, &uneven);
-    if (!run.has_value()) continue;
-    const std::optional<Run> again = RunCase(
-        op_case, kernels, false, Alignment::kOffByOneElement, three.get());
-    const std::optional<Run> truth =
-        RunCase(op_case, reference, true, Alignment::kAligned, &uneven);
-    const std::optional<Run> oracle =
-        RunCase(op_case, reference, false, Alignment::kAligned, &uneven);
-    if (!again.has_value() || !truth.has_value() || !oracle.has_value()) {
-      ADD_FAILURE() << "not every run was possible";
-      continue;
-    }
-    for (size_t r = 0; r < run->types.size(); ++r) {
-      SCOPED_TRACE(absl::StrCat("result ", r));
-      EXPECT_TRUE(run->bytes[r] == again->bytes[r])
-          << "bits differ between one thread and three, or with alignment";
-      CheckResult(op_case, run->types[r], run->values[r], truth->values[r],
-                  oracle->values[r]);
-    }
-  }
+  for (const OpCase& op_case : cases)
+    CheckCase(op_case, reference, kernels, {BestCpuTarget()}, three.get());
 }
 
 void CheckCpuKernels(absl::Span<const OpCase> cases,
                      absl::Span<const KernelDef> reference,
                      absl::Span<const KernelDef> kernels) {
-  for (const CpuTarget target : SupportedCpuTargets()) {
-    SCOPED_TRACE(absl::StrCat("CPU target ", static_cast<int>(target)));
-    const CpuTargetOverride only(target);
-    CheckKernels(cases, reference, kernels);
-  }
+  const std::unique_ptr<ThreadPool> three = MakeThreadPool(3);
+  for (const OpCase& op_case : cases)
+    CheckCase(op_case, reference, kernels, SupportedCpuTargets(), three.get());
 }
 
 std::set<std::string> CoveredOps(absl::Span<const OpCase> cases) {
