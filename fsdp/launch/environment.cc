@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
@@ -93,6 +94,23 @@ absl::Status ReadMaster(const Variables& variables,
   return absl::OkStatus();
 }
 
+// Rank 0 serves the store at the address that has been found. The ranks share
+// no secret but the user's; a job's name keeps out other jobs only.
+void ServeFromRankZero(const Variables& variables, absl::string_view job,
+                       LaunchEnvironment* environment) {
+  LaunchEnvironment& e = *environment;
+  e.serves_store = e.rank == 0;
+  e.store_token = variables.Get(kSecretVariable, std::string(job));
+  const bool loopback = absl::StartsWith(e.store_host, "127.") ||
+                        e.store_host == "localhost" || e.store_host == "::1";
+  if (e.serves_store && !loopback && !variables.Has(kSecretVariable)) {
+    e.note = absl::StrCat(
+        "who can reach port ", e.store_port, " of ", e.store_host,
+        " and guess the name of this job can join it; where that matters, set ",
+        kSecretVariable, " to a secret of your own for all ranks");
+  }
+}
+
 // A port that all ranks of a job compute alike, below the ephemeral ones.
 int PortOfJob(absl::string_view job) {
   uint32_t hash = 2166136261u;
@@ -122,8 +140,8 @@ absl::StatusOr<LaunchEnvironment> ParseTorchrun(const EnvironmentMap& map,
   SG_RETURN_IF_ERROR(ReadMaster(variables, &e));
   // The agent then holds the port: this rank can only be its client.
   if (variables.Get("TORCHELASTIC_USE_AGENT_STORE") == "True") return e;
-  e.serves_store = e.rank == 0;
-  e.store_token = absl::StrCat("torchrun/", run, "/", restart);
+  ServeFromRankZero(variables, absl::StrCat("torchrun/", run, "/", restart),
+                    &e);
   return e;
 }
 
@@ -142,8 +160,6 @@ absl::StatusOr<LaunchEnvironment> ParseSlurm(const EnvironmentMap& map) {
       variables.Get("SLURM_RESTART_COUNT", "0"));
   e.store_prefix = absl::StrCat("shardgraph/", job);
   if (e.world_size == 1) return e;
-  e.store_token = job;
-  e.serves_store = e.rank == 0;
   if (variables.Has("MASTER_ADDR")) {
     e.store_host = variables.Get("MASTER_ADDR");
   } else {
@@ -165,6 +181,7 @@ absl::StatusOr<LaunchEnvironment> ParseSlurm(const EnvironmentMap& map) {
     SG_ASSIGN_OR_RETURN(e.store_port,
                         variables.Number("MASTER_PORT", 1, 65535));
   }
+  ServeFromRankZero(variables, job, &e);
   return e;
 }
 
@@ -180,15 +197,14 @@ absl::StatusOr<LaunchEnvironment> ParseOpenMpi(const EnvironmentMap& map) {
                             variables.Get("OMPI_MCA_ess_base_jobid", "none")));
   e.store_prefix = absl::StrCat("shardgraph/", job);
   if (e.world_size == 1) return e;
-  e.store_token = job;
-  e.serves_store = e.rank == 0;
   // mpirun says how many ranks a host has, but not which host has rank 0.
   if (!variables.Has("MASTER_ADDR") && e.local_world_size == e.world_size) {
     e.store_host = "127.0.0.1";
     e.store_port = PortOfJob(job);
-    return e;
+  } else {
+    SG_RETURN_IF_ERROR(ReadMaster(variables, &e));
   }
-  SG_RETURN_IF_ERROR(ReadMaster(variables, &e));
+  ServeFromRankZero(variables, job, &e);
   return e;
 }
 

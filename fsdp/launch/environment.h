@@ -34,7 +34,8 @@ struct LaunchEnvironment {
   std::string store_host;
   int store_port = 0;
   bool serves_store = false;  // this rank serves it, on store_port
-  // Keeps ranks of other jobs out; empty for the store of torchrun's agent.
+  // Keeps ranks of other jobs out and, when it cannot be guessed, other users;
+  // empty for the store of torchrun's agent.
   std::string store_token;
   // For all keys: tells jobs and their restarts apart.
   std::string store_prefix;
@@ -61,8 +62,11 @@ absl::StatusOr<LaunchEnvironment> ParseLaunchEnvironment(
 // in a name multiply; text may follow a bracket.
 absl::StatusOr<std::vector<std::string>> ExpandNodeList(absl::string_view list);
 
-// Names of the variables our own launcher sets besides torchrun's.
+// Set by our own launcher besides torchrun's variables: the token.
 inline constexpr char kTokenVariable[] = "SHARDGRAPH_STORE_TOKEN";
+// For other launchers, which have no secret to share: set by the user, alike
+// for all ranks. Without it the token is made of the job's name.
+inline constexpr char kSecretVariable[] = "SHARDGRAPH_JOB_SECRET";
 
 }  // namespace shardgraph
 

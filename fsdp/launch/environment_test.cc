@@ -211,6 +211,28 @@ TEST(LaunchEnvironmentTest, OpenMpiOnOneHostNeedsNoMaster) {
   EXPECT_GE(e.store_port, 20000);
 }
 
+TEST(LaunchEnvironmentTest, TheUsersSecretIsTheToken) {
+  const EnvironmentMap torchrun =
+      With(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "False");
+  for (const EnvironmentMap& map : {torchrun, kSlurm, kOpenMpi}) {
+    const LaunchEnvironment guessable = *ParseLaunchEnvironment(map);
+    const LaunchEnvironment e =
+        *ParseLaunchEnvironment(With(map, kSecretVariable, "secret"));
+    EXPECT_EQ(e.launcher, guessable.launcher);
+    EXPECT_EQ(e.store_token, "secret");
+    EXPECT_NE(guessable.store_token, "");
+  }
+  // Rank 0 says so when there is none; the others do not repeat it.
+  EnvironmentMap zero = With(torchrun, "RANK", "0");
+  EXPECT_THAT(ParseLaunchEnvironment(zero)->note, HasSubstr(kSecretVariable));
+  EXPECT_EQ(ParseLaunchEnvironment(torchrun)->note, "");
+  EXPECT_EQ(ParseLaunchEnvironment(With(zero, kSecretVariable, "secret"))->note,
+            "");
+  // Nor where nobody else comes.
+  EXPECT_EQ(
+      ParseLaunchEnvironment(With(zero, "MASTER_ADDR", "127.0.0.1"))->note, "");
+}
+
 TEST(LaunchEnvironmentTest, WrongValuesAreNamed) {
   const struct {
     EnvironmentMap map;

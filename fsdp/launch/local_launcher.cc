@@ -95,7 +95,7 @@ class LocalJob {
     }
     const std::string token = MakeJobToken();
     SG_ASSIGN_OR_RETURN(
-        store_, StoreServer::Start({.address = "127.0.0.1", .token = token}));
+        store_, StoreServer::Start({.host = "127.0.0.1", .token = token}));
     EnvironmentMap environment = CurrentEnvironment();
     for (const auto& [name, value] : options_.environment) {
       environment[name] = value;

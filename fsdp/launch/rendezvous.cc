@@ -26,8 +26,10 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Join(
     return rendezvous;
   }
   if (environment.serves_store) {
-    absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(
-        {.port = environment.store_port, .token = environment.store_token});
+    absl::StatusOr<std::unique_ptr<StoreServer>> server =
+        StoreServer::Start({.host = environment.store_host,
+                            .port = environment.store_port,
+                            .token = environment.store_token});
     if (!server.ok()) {
       return absl::Status(
           server.status().code(),

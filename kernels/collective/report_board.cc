@@ -36,7 +36,12 @@ ReportBoard::~ReportBoard() {
 
 bool ReportBoard::Refresh() {
   for (;;) {
-    const std::string key = Key(reports_.size() + 1);
+    size_t number;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      number = reports_.size() + 1;
+    }
+    const std::string key = Key(number);
     const absl::StatusOr<bool> there =
         store_.Check(absl::MakeConstSpan(&key, 1));
     if (!there.ok()) return false;
@@ -47,7 +52,10 @@ bool ReportBoard::Refresh() {
     const std::vector<std::string> fields =
         absl::StrSplit(*text, absl::MaxSplits(' ', 2));
     int code = 0;
-    if (fields.size() == 3 && absl::SimpleAtoi(fields[1], &code)) {
+    const bool sound = fields.size() == 3 && absl::SimpleAtoi(fields[1], &code);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (reports_.size() + 1 != number) continue;  // another thread was faster
+    if (sound) {
       reports_.push_back(
           {fields[0],
            absl::Status(static_cast<absl::StatusCode>(code), fields[2])});
@@ -69,7 +77,6 @@ absl::Status ReportBoard::First(absl::string_view listener) const {
 absl::Status ReportBoard::Report(absl::string_view target,
                                  absl::string_view listener,
                                  const absl::Status& error) {
-  std::lock_guard<std::mutex> lock(mutex_);
   const absl::StatusOr<int64_t> number = store_.Add("report_count", 1);
   if (!number.ok()) return error;
   if (!store_
@@ -78,11 +85,17 @@ absl::Status ReportBoard::Report(absl::string_view target,
            .ok()) {
     return error;
   }
+  int64_t known;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    known = static_cast<int64_t>(reports_.size());
+  }
   // Those before it may just be on their way.
-  for (int64_t i = reports_.size() + 1; i < *number; ++i) {
+  for (int64_t i = known + 1; i < *number; ++i) {
     if (!store_.Get(Key(i), kAnswer).ok()) return error;
   }
   Refresh();
+  const std::lock_guard<std::mutex> lock(mutex_);
   const absl::Status first = First(listener);
   return first.ok() ? error : first;
 }
@@ -90,9 +103,9 @@ absl::Status ReportBoard::Report(absl::string_view target,
 absl::Status ReportBoard::Find(absl::string_view listener,
                                absl::Duration grace) {
   const absl::Time deadline = absl::Now() + grace;
-  std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     const bool reachable = Refresh();
+    std::unique_lock<std::mutex> lock(mutex_);
     const absl::Status first = First(listener);
     if (!first.ok() || !reachable || absl::Now() >= deadline) return first;
     stop_changed_.wait_for(lock, kShortInterval);
@@ -112,9 +125,9 @@ void ReportBoard::Unsubscribe(const std::string& listener) {
 }
 
 void ReportBoard::Watch() {
-  std::unique_lock<std::mutex> lock(mutex_);
   // A lost store ends the watch: whoever served it is missed elsewhere.
-  while (!stop_ && Refresh()) {
+  while (Refresh()) {
+    std::unique_lock<std::mutex> lock(mutex_);
     for (auto it = listeners_.begin(); it != listeners_.end();) {
       const absl::Status first = First(it->first);
       if (first.ok()) {
@@ -124,7 +137,8 @@ void ReportBoard::Watch() {
       it->second(first);
       it = listeners_.erase(it);
     }
-    stop_changed_.wait_for(lock, kInterval, [this] { return stop_; });
+    if (stop_changed_.wait_for(lock, kInterval, [this] { return stop_; }))
+      return;
   }
 }
 

@@ -42,7 +42,8 @@ class ReportBoard {
   // OK.
   absl::Status Find(absl::string_view listener, absl::Duration grace);
   // Calls `on_report` once, with the first report that concerns `listener`,
-  // from the board's thread. Not called after Unsubscribe has returned.
+  // from the board's thread. Not called after Unsubscribe has returned. Neither
+  // waits for the store.
   void Subscribe(const std::string& listener,
                  std::function<void(const absl::Status&)> on_report);
   void Unsubscribe(const std::string& listener);
@@ -53,13 +54,15 @@ class ReportBoard {
     absl::Status error;
   };
 
-  // Takes over new reports; false when the store is lost.
+  // Takes over new reports, without the mutex while it asks the store; false
+  // when the store is lost.
   bool Refresh();
+  // With the mutex.
   absl::Status First(absl::string_view listener) const;
   void Watch();
 
   Store& store_;
-  std::mutex mutex_;  // of all below; held while the store is asked
+  std::mutex mutex_;  // of all below; never held while the store is asked
   std::condition_variable stop_changed_;
   bool stop_ = false;
   std::vector<Entry> reports_;

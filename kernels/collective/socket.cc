@@ -12,7 +12,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 
@@ -34,6 +36,10 @@ absl::StatusOr<AddressList> Resolve(const std::string& host, int port,
                                                "': ", gai_strerror(error)));
   }
   return AddressList(list, freeaddrinfo);
+}
+
+bool IsLoopback(absl::string_view address) {
+  return absl::StartsWith(address, "127.") || address == "::1";
 }
 
 // Until the socket is ready or the deadline has passed.
@@ -111,6 +117,22 @@ absl::StatusOr<UniqueFd> Listen(const std::string& address, int port) {
     }
   }
   return status;
+}
+
+std::string ListenAddress(const std::string& host) {
+  if (host.empty() || host == "localhost" || IsLoopback(host)) return host;
+  const absl::StatusOr<AddressList> list = Resolve(host, 0, 0);
+  if (!list.ok()) return "";
+  std::set<std::string> addresses;
+  for (const addrinfo* a = list->get(); a != nullptr; a = a->ai_next) {
+    char text[NI_MAXHOST];
+    if (getnameinfo(a->ai_addr, a->ai_addrlen, text, sizeof(text), nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
+      addresses.insert(text);
+    }
+  }
+  if (addresses.size() != 1 || IsLoopback(*addresses.begin())) return "";
+  return Listen(*addresses.begin(), 0).ok() ? *addresses.begin() : "";
 }
 
 int LocalPort(int fd) {

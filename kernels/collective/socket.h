@@ -39,6 +39,14 @@ class UniqueFd {
 // port 0, any free one. AlreadyExists when the port is taken.
 absl::StatusOr<UniqueFd> Listen(const std::string& address, int port);
 
+// Where to listen so that clients reach this host as `host`, and others as
+// little as possible: the one address that the name stands for. Empty, all
+// interfaces, for an empty host and where that is in doubt: it stands for
+// several addresses, for none of this host (a forwarded port), or for a
+// loopback one without saying so (127.0.1.1 in /etc/hosts, where other hosts
+// see another address).
+std::string ListenAddress(const std::string& host);
+
 // The port a socket is bound to.
 int LocalPort(int fd);
 // The numeric address of this side of a connection.

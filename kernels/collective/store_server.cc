@@ -94,7 +94,8 @@ struct StoreServer::Connection {
 
 absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(
     const StoreServerOptions& options) {
-  SG_ASSIGN_OR_RETURN(UniqueFd listener, Listen(options.address, options.port));
+  SG_ASSIGN_OR_RETURN(UniqueFd listener,
+                      Listen(ListenAddress(options.host), options.port));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe");
   return std::unique_ptr<StoreServer>(new StoreServer(

@@ -23,8 +23,11 @@
 namespace shardgraph {
 
 struct StoreServerOptions {
-  std::string address;  // to listen on; empty: all interfaces
-  int port = 0;         // 0: any free one
+  // The name or address under which clients reach this host; only the interface
+  // that it stands for is listened on, where that is beyond doubt. Empty: all
+  // interfaces.
+  std::string host;
+  int port = 0;  // 0: any free one
   // What clients must present. Empty: nothing, as torch's own clients do.
   std::string token;
   // How long a new connection may take for its greeting.

@@ -88,7 +88,7 @@ void TcpStore::GiveBack(UniqueFd fd) {
 absl::Status TcpStore::Ask(absl::string_view what, const std::string& request,
                            void* answer, size_t bytes) {
   SG_ASSIGN_OR_RETURN(UniqueFd fd, Take());
-  const absl::Time deadline = absl::Now() + options_.timeout;
+  const absl::Time deadline = absl::Now() + options_.answer_timeout;
   absl::Status status = SendAll(fd.get(), request, deadline);
   if (status.ok()) status = ReceiveAll(fd.get(), answer, bytes, deadline);
   // After an error the connection is closed: it may be amid an answer.
@@ -112,7 +112,7 @@ absl::Status TcpStore::WaitOn(int fd, absl::Span<const std::string> keys,
   // First a check: what is there already does not depend on the deadline.
   std::string request = Request(StoreRequest::kCheck);
   AppendList(&request, keys);
-  const absl::Time answer_deadline = absl::Now() + options_.timeout;
+  const absl::Time answer_deadline = absl::Now() + options_.answer_timeout;
   uint8_t missing = 0;
   absl::Status status = SendAll(fd, request, answer_deadline);
   if (status.ok()) status = ReceiveAll(fd, &missing, 1, answer_deadline);
@@ -137,7 +137,7 @@ absl::StatusOr<std::string> TcpStore::Get(absl::string_view key,
   SG_ASSIGN_OR_RETURN(UniqueFd fd, Take());
   const std::string name(key);
   SG_RETURN_IF_ERROR(WaitOn(fd.get(), absl::MakeConstSpan(&name, 1), timeout));
-  const absl::Time deadline = absl::Now() + options_.timeout;
+  const absl::Time deadline = absl::Now() + options_.answer_timeout;
   absl::Status status =
       SendAll(fd.get(), KeyRequest(StoreRequest::kGet, key), deadline);
   uint64_t size = 0;

@@ -28,9 +28,10 @@ struct TcpStoreOptions {
   int port = 0;
   std::string token;  // empty: a server that asks for none (torchrun's agent)
   std::string self;   // who asks, for messages: "rank 1 on node7"
-  // For connecting (the server may start later) and for each answer that does
-  // not wait for a key.
+  // For connecting: the server may start later.
   absl::Duration timeout = absl::Seconds(300);
+  // For each answer that does not wait for a key.
+  absl::Duration answer_timeout = absl::Seconds(30);
 };
 
 class TcpStore final : public Store {

@@ -26,7 +26,7 @@ constexpr absl::Duration kShort = absl::Milliseconds(1);
 
 std::unique_ptr<StoreServer> StartServer(
     const std::string& token, absl::Duration greeting_timeout = kLong) {
-  auto server = StoreServer::Start({.address = "127.0.0.1",
+  auto server = StoreServer::Start({.host = "127.0.0.1",
                                     .token = token,
                                     .greeting_timeout = greeting_timeout});
   SG_CHECK_OK(server);
@@ -241,14 +241,14 @@ TEST(TcpStoreTest, ClientMayComeFirst) {
     EXPECT_TRUE((*store)->Set("a", "b").ok());
   });
   auto server = StoreServer::Start(
-      {.address = "127.0.0.1", .port = port, .token = "secret"});
+      {.host = "127.0.0.1", .port = port, .token = "secret"});
   client.join();
   ASSERT_TRUE(server.ok()) << server.status();
 }
 
 TEST(TcpStoreTest, TakenPort) {
   const auto server = StartServer("secret");
-  EXPECT_EQ(StoreServer::Start({.address = "127.0.0.1", .port = server->port()})
+  EXPECT_EQ(StoreServer::Start({.host = "127.0.0.1", .port = server->port()})
                 .status()
                 .code(),
             absl::StatusCode::kAlreadyExists);
@@ -267,6 +267,33 @@ TEST(TcpStoreTest, ServerWaitsForItsClients) {
 TEST(TcpStoreTest, TokensDiffer) {
   EXPECT_EQ(MakeJobToken().size(), 32u);
   EXPECT_NE(MakeJobToken(), MakeJobToken());
+}
+
+TEST(StoreServerTest, ListensWhereItIsReachedOnly) {
+  const auto server = StoreServer::Start({.host = "127.0.0.2"});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int port = (*server)->port();
+  EXPECT_TRUE(
+      TcpStore::Connect({.host = "127.0.0.2", .port = port, .timeout = kLong})
+          .ok());
+  EXPECT_FALSE(
+      TcpStore::Connect({.host = "127.0.0.1", .port = port, .timeout = kShort})
+          .ok());
+}
+
+TEST(StoreServerTest, ListensEverywhereWhenInDoubt) {
+  EXPECT_EQ(ListenAddress("127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(ListenAddress("::1"), "::1");
+  EXPECT_EQ(ListenAddress("localhost"), "localhost");
+  EXPECT_EQ(ListenAddress(""), "");
+  EXPECT_EQ(ListenAddress("192.0.2.1"), "");  // nobody's: RFC 5737
+  EXPECT_EQ(ListenAddress("no such host"), "");
+  const auto server = StoreServer::Start({.host = "192.0.2.1"});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_TRUE(
+      TcpStore::Connect(
+          {.host = "127.0.0.1", .port = (*server)->port(), .timeout = kLong})
+          .ok());
 }
 
 }  // namespace

@@ -166,8 +166,7 @@ std::vector<RankResult> RunProcesses(TestTransport transport, int size,
   // The store has a process of its own, so that this one stays without threads
   // and can fork.
   const Child server = Fork([](int to_parent) {
-    auto server =
-        StoreServer::Start({.address = "127.0.0.1", .token = "token"});
+    auto server = StoreServer::Start({.host = "127.0.0.1", .token = "token"});
     SG_CHECK_OK(server);
     const int port = (*server)->port();
     WriteAll(to_parent, absl::string_view(reinterpret_cast<const char*>(&port),
