@@ -9,10 +9,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "fsdp/checkpoint/durable_file.h"
 #include "fsdp/checkpoint/manifest.h"
 #include "fsdp/checkpoint/safetensors.h"
 #include "fsdp/checkpoint/test_world.h"
+#include "fsdp/files/durable_file.h"
 #include "fsdp/train/shard_writer.h"
 #include "gtest/gtest.h"
 #include "kernels/random/random.h"

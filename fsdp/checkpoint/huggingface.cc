@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "fsdp/checkpoint/durable_file.h"
+#include "fsdp/files/durable_file.h"
 #include "fsdp/train/shard_writer.h"
 #include "kernels/status_macros.h"
 #include "nlohmann/json.hpp"

@@ -10,8 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "fsdp/checkpoint/crc32c.h"
-#include "fsdp/checkpoint/durable_file.h"
+#include "fsdp/files/crc32c.h"
+#include "fsdp/files/durable_file.h"
 #include "google/protobuf/text_format.h"
 #include "kernels/status_macros.h"
 

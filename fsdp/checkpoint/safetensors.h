@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "fsdp/checkpoint/durable_file.h"
+#include "fsdp/files/durable_file.h"
 #include "kernels/tensor.h"
 
 namespace shardgraph {

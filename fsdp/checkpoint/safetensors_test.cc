@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "fsdp/checkpoint/crc32c.h"
+#include "fsdp/files/crc32c.h"
 #include "gtest/gtest.h"
 
 namespace shardgraph {

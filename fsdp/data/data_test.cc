@@ -8,6 +8,7 @@
 #include "fsdp/data/token_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/testing/allocations.h"
 
 namespace shardgraph {
 namespace {
@@ -149,6 +150,17 @@ TEST_F(BatchesTest, AnEpochShowsEverySequenceOnceWhateverTheWorld) {
               (std::multiset<int32_t>{0, 4, 8, 12, 16, 20, 24, 28, 32, 36}))
         << "world " << world;
   }
+}
+
+TEST_F(BatchesTest, BatchesAfterTheFirstAllocateNothing) {
+  Batch batch;
+  int64_t before = 0;
+  for (int step = 0; step < 5; ++step) {
+    if (step == 1) before = NumAllocations();
+    ASSERT_TRUE(TrainingBatch(*data_, {5, 4, 1, 0}, 3, step, 0, &batch).ok());
+    ASSERT_TRUE(EvaluationBatch(*data_, {5, 4, 1, 0}, 8, step, &batch).ok());
+  }
+  EXPECT_EQ(NumAllocations() - before, 0);
 }
 
 TEST_F(BatchesTest, WhatDoesNotDivideIsMasked) {

@@ -6,10 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <limits>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
@@ -27,19 +26,8 @@ absl::Status Wrong(const std::string& path, absl::string_view what) {
       absl::StrCat("token file ", path, ": ", what));
 }
 
-absl::Status WriteAll(int file, const void* data, size_t bytes,
-                      const std::string& path) {
-  const char* at = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = write(file, at, bytes);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
-      return absl::UnavailableError(
-          absl::StrCat("cannot write ", path, ": ", strerror(errno)));
-    at += n;
-    bytes -= n;
-  }
-  return absl::OkStatus();
+absl::string_view BytesOf(const void* data, size_t bytes) {
+  return absl::string_view(static_cast<const char*>(data), bytes);
 }
 
 }  // namespace
@@ -141,25 +129,14 @@ absl::Status TokenFile::Read(int64_t begin, int64_t vocab_size,
 
 absl::StatusOr<std::unique_ptr<TokenFileWriter>> TokenFileWriter::Create(
     const std::string& path) {
+  absl::StatusOr<std::unique_ptr<DurableFile>> file = DurableFile::Create(path);
+  if (!file.ok()) return absl::InvalidArgumentError(file.status().message());
   std::unique_ptr<TokenFileWriter> writer(new TokenFileWriter());
   writer->path_ = path;
-  writer->temporary_ = absl::StrCat(path, ".tmp");
-  writer->file_ = open(writer->temporary_.c_str(),
-                       O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (writer->file_ < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot write ", path, ": ", strerror(errno)));
-  }
-  const std::vector<int32_t> header(kHeaderInts, 0);
-  SG_RETURN_IF_ERROR(
-      WriteAll(writer->file_, header.data(), kHeaderBytes, path));
+  writer->file_ = *std::move(file);
+  // The header comes with Close.
+  SG_RETURN_IF_ERROR(writer->file_->Append(std::string(kHeaderBytes, '\0')));
   return writer;
-}
-
-TokenFileWriter::~TokenFileWriter() {
-  if (file_ < 0) return;
-  close(file_);
-  unlink(temporary_.c_str());
 }
 
 absl::Status TokenFileWriter::Append(absl::Span<const uint16_t> tokens) {
@@ -170,7 +147,7 @@ absl::Status TokenFileWriter::Append(absl::Span<const uint16_t> tokens) {
         ": more than 2^31 - 1 tokens do not fit one file; split the input"));
   }
   SG_RETURN_IF_ERROR(
-      WriteAll(file_, tokens.data(), tokens.size() * sizeof(uint16_t), path_));
+      file_->Append(BytesOf(tokens.data(), tokens.size() * sizeof(uint16_t))));
   size_ += tokens.size();
   return absl::OkStatus();
 }
@@ -178,18 +155,8 @@ absl::Status TokenFileWriter::Append(absl::Span<const uint16_t> tokens) {
 absl::Status TokenFileWriter::Close() {
   const int32_t header[3] = {kGpt2Magic, kGpt2Version,
                              static_cast<int32_t>(size_)};
-  if (pwrite(file_, header, sizeof(header), 0) != sizeof(header) ||
-      fsync(file_) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot write ", path_, ": ", strerror(errno)));
-  }
-  close(file_);
-  file_ = -1;
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot rename to ", path_, ": ", strerror(errno)));
-  }
-  return absl::OkStatus();
+  SG_RETURN_IF_ERROR(file_->WriteAt(0, BytesOf(header, sizeof(header))));
+  return file_->Commit();
 }
 
 }  // namespace shardgraph

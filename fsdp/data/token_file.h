@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "fsdp/files/durable_file.h"
 
 namespace shardgraph {
 
@@ -53,9 +54,9 @@ class TokenFile {
 // name when Close has succeeded, never half written.
 class TokenFileWriter {
  public:
+  // InvalidArgument: `path` cannot be written.
   static absl::StatusOr<std::unique_ptr<TokenFileWriter>> Create(
       const std::string& path);
-  ~TokenFileWriter();
 
   absl::Status Append(absl::Span<const uint16_t> tokens);
   int64_t size() const { return size_; }
@@ -64,8 +65,8 @@ class TokenFileWriter {
  private:
   TokenFileWriter() = default;
 
-  std::string path_, temporary_;
-  int file_ = -1;
+  std::string path_;
+  std::unique_ptr<DurableFile> file_;
   int64_t size_ = 0;
 };
 

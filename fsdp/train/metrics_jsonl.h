@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "fsdp/train/append_file.h"
+#include "fsdp/files/append_file.h"
 #include "fsdp/train/metrics.h"
 
 namespace shardgraph {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "fsdp/checkpoint/crc32c.h"
+#include "fsdp/files/crc32c.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "fsdp/train/append_file.h"
+#include "fsdp/files/append_file.h"
 #include "fsdp/train/metrics.h"
 #include "proto/tensorboard.pb.h"
 

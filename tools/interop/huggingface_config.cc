@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "fsdp/checkpoint/durable_file.h"
+#include "fsdp/files/durable_file.h"
 #include "kernels/status_macros.h"
 #include "nlohmann/json.hpp"
 

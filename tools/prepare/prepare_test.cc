@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "fsdp/checkpoint/durable_file.h"
 #include "fsdp/data/token_file.h"
+#include "fsdp/files/durable_file.h"
 #include "gtest/gtest.h"
 #include "tools/program/program.h"
 #include "tools/text/tokenizer.h"

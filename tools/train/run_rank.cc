@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "fsdp/checkpoint/checkpoint.h"
-#include "fsdp/checkpoint/durable_file.h"
+#include "fsdp/files/durable_file.h"
 #include "fsdp/checkpoint/huggingface.h"
 #include "fsdp/config/text_config.h"
 #include "fsdp/data/batches.h"

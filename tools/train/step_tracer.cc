@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "fsdp/checkpoint/durable_file.h"
+#include "fsdp/files/durable_file.h"
 #include "kernels/status_macros.h"
 #include "tools/trace/chrome_trace.h"
 #include "tools/trace/rank_trace.h"

@@ -1,4 +1,4 @@
-#include "fsdp/train/append_file.h"
+#include "fsdp/files/append_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // AppendFile: a file that grows by whole records; each is with the operating
 // system when Append returns.
-#ifndef FSDP_TRAIN_APPEND_FILE_H_
-#define FSDP_TRAIN_APPEND_FILE_H_
+#ifndef FSDP_FILES_APPEND_FILE_H_
+#define FSDP_FILES_APPEND_FILE_H_
 
 #include <memory>
 #include <string>
@@ -34,4 +34,4 @@ class AppendFile {
 
 }  // namespace shardgraph
 
-#endif  // FSDP_TRAIN_APPEND_FILE_H_
+#endif  // FSDP_FILES_APPEND_FILE_H_

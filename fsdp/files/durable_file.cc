@@ -1,4 +1,4 @@
-#include "fsdp/checkpoint/durable_file.h"
+#include "fsdp/files/durable_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -45,6 +45,17 @@ absl::Status DurableFile::Append(absl::string_view data) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Failed("write", path_);
     data.remove_prefix(n);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DurableFile::WriteAt(int64_t offset, absl::string_view data) {
+  while (!data.empty()) {
+    const ssize_t n = pwrite(file_, data.data(), data.size(), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Failed("write", path_);
+    data.remove_prefix(n);
+    offset += n;
   }
   return absl::OkStatus();
 }

@@ -2,9 +2,10 @@
 //
 // It is written as PATH.tmp; Commit flushes it to the disk and renames it. One
 // that is not committed leaves nothing behind.
-#ifndef FSDP_CHECKPOINT_DURABLE_FILE_H_
-#define FSDP_CHECKPOINT_DURABLE_FILE_H_
+#ifndef FSDP_FILES_DURABLE_FILE_H_
+#define FSDP_FILES_DURABLE_FILE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -24,6 +25,8 @@ class DurableFile {
   DurableFile& operator=(const DurableFile&) = delete;
 
   absl::Status Append(absl::string_view data);
+  // Replaces bytes that have been appended.
+  absl::Status WriteAt(int64_t offset, absl::string_view data);
   absl::Status Commit();
 
  private:
@@ -44,4 +47,4 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
 
 }  // namespace shardgraph
 
-#endif  // FSDP_CHECKPOINT_DURABLE_FILE_H_
+#endif  // FSDP_FILES_DURABLE_FILE_H_

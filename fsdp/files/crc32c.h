@@ -1,6 +1,6 @@
 // CRC-32C (Castagnoli), the checksum of checkpoints and of TensorBoard files.
-#ifndef FSDP_CHECKPOINT_CRC32C_H_
-#define FSDP_CHECKPOINT_CRC32C_H_
+#ifndef FSDP_FILES_CRC32C_H_
+#define FSDP_FILES_CRC32C_H_
 
 #include <cstdint>
 
@@ -16,4 +16,4 @@ inline uint32_t Crc32c(absl::string_view data) { return ExtendCrc32c(0, data); }
 
 }  // namespace shardgraph
 
-#endif  // FSDP_CHECKPOINT_CRC32C_H_
+#endif  // FSDP_FILES_CRC32C_H_

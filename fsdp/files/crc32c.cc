@@ -1,4 +1,4 @@
-#include "fsdp/checkpoint/crc32c.h"
+#include "fsdp/files/crc32c.h"
 
 #include <array>
 #include <cstring>
