@@ -1,5 +1,7 @@
 #include "kernels/matmul/gemm.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "kernels/check.h"
@@ -8,6 +10,164 @@ namespace shardgraph {
 namespace {
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t RoundUp(int64_t a, int64_t b) { return DivideUp(a, b) * b; }
+
+// Of GemmScratchBytes.
+constexpr int64_t kOne = 1;
+constexpr int64_t kWidestPanel = 32;
+constexpr int64_t kMaxScratchBytes = int64_t{8} << 20;
+constexpr int64_t kMinSharedRows = 192;
+constexpr int64_t kMinSharedColumns = 512;
+constexpr int64_t kMinSharedElements = 1 << 16;
+
+// Elements of tiles that are not stored to c.
+constexpr int64_t kMaxDiscarded = 144 * 512;
+
+const GemmKernels* override_kernels = nullptr;
+
+const GemmKernels& KernelsFor(const GemmProblem& problem, CpuTarget target) {
+  if (override_kernels != nullptr && problem.a.bf16 && problem.b.bf16)
+    return *override_kernels;
+  return *ForTarget(target, &baseline::kGemmKernels, &avx2::kGemmKernels,
+                    &avx512::kGemmKernels);
+}
+
+// Rows of a tile: packed, they take a third of the second-level cache.
+int64_t TileRows() {
+  static const int64_t rows = [] {
+    const int64_t cache =
+        std::max<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE), 256 << 10);
+    return std::min<int64_t>(cache / 3 / (kGemmDepth * 4), kGemmMaxRows);
+  }();
+  return rows;
+}
+
+// `size` in equal parts of whole panels, none longer than `longest` (a multiple
+// of `panel`), at least `parts` of them where there are as many panels.
+int64_t PartSize(int64_t size, int64_t longest, int64_t parts, int64_t panel) {
+  const int64_t count = std::max(DivideUp(size, longest), parts);
+  return RoundUp(DivideUp(size, count), panel);
+}
+
+// How a range of columns is divided into tiles.
+struct Division {
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+
+Division Divide(const GemmKernels& kernels, int64_t m, int64_t n,
+                int64_t threads, int64_t max_elements) {
+  Division division;
+  const int64_t longest_rows =
+      std::max(TileRows() / kernels.panel_rows, int64_t{1}) *
+      kernels.panel_rows;
+  division.rows = PartSize(m, longest_rows, 1, kernels.panel_rows);
+  const int64_t longest =
+      std::max(max_elements / division.rows / kernels.panel_columns,
+               int64_t{1}) *
+      kernels.panel_columns;
+  division.columns = PartSize(n, longest, 1, kernels.panel_columns);
+  if (threads == 1) return division;
+  // Tiles enough that threads end at about the same time, but not so small that
+  // packing shows.
+  const auto tiles = [&] {
+    return DivideUp(m, division.rows) * DivideUp(n, division.columns);
+  };
+  for (int64_t parts = 2; tiles() < 4 * threads && parts <= 64; ++parts) {
+    const bool split_columns = division.columns > 2 * division.rows;
+    if (split_columns) {
+      division.columns = PartSize(n, longest, DivideUp(n, division.columns) + 1,
+                                  kernels.panel_columns);
+    } else if (division.rows > 48) {
+      division.rows = PartSize(m, longest_rows, DivideUp(m, division.rows) + 1,
+                               kernels.panel_rows);
+    } else {
+      break;
+    }
+  }
+  return division;
+}
+
+// Columns [0, n) of a product, or two ranges of n columns each: pairs.
+void Run(const GemmProblem& problem, ThreadPool* pool,
+         const GemmOptions& options, const GemmEpilogue* epilogue) {
+  if (problem.m == 0 || problem.n == 0) return;
+  const GemmKernels& kernels = KernelsFor(problem, options.target);
+  const bool discard = epilogue != nullptr && epilogue->discard_c;
+  const int ranges = epilogue != nullptr && epilogue->pairs ? 2 : 1;
+  const int64_t n = problem.n / ranges;
+  const int64_t to_right = n;
+  const int64_t panel_bytes = RoundUp(problem.k, kernels.panel_depth) *
+                              kernels.panel_columns * kernels.element_bytes;
+  const int64_t panels =
+      panel_bytes == 0 ? 0 : options.scratch_bytes / panel_bytes / ranges;
+  const bool shared = options.scratch != nullptr && panels > 0;
+  const int64_t chunk =
+      shared ? std::min(n, panels * kernels.panel_columns) : n;
+  const int64_t c_bytes = problem.c_bf16 ? 2 : 4;
+  for (int64_t first = 0; first < n; first += chunk) {
+    const int64_t width = std::min(chunk, n - first);
+    const int64_t chunk_panels = DivideUp(width, kernels.panel_columns);
+    char* const packed = static_cast<char*>(options.scratch);
+    const auto packed_at = [&](int range, int64_t column) -> char* {
+      if (!shared) return nullptr;
+      return packed +
+             (range * chunk_panels + (column - first) / kernels.panel_columns) *
+                 panel_bytes;
+    };
+    if (shared) {
+      pool->ParallelFor(
+          ranges * chunk_panels, 4, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+              const int64_t column =
+                  first + i % chunk_panels * kernels.panel_columns;
+              const int range = i / chunk_panels;
+              kernels.pack(
+                  problem, range * to_right + column,
+                  std::min(kernels.panel_columns, first + width - column),
+                  packed_at(range, column));
+            }
+          });
+    }
+    const Division division =
+        Divide(kernels, problem.m, width, pool->num_threads(),
+               discard ? kMaxDiscarded / ranges : kGemmMaxElements);
+    const int64_t row_tiles = DivideUp(problem.m, division.rows);
+    const int64_t column_tiles = DivideUp(width, division.columns);
+    const auto body = [&](int64_t i, float* discarded) {
+      GemmTile tiles[2];
+      for (int r = 0; r < ranges; ++r) {
+        GemmTile& tile = tiles[r];
+        tile.m = i % row_tiles * division.rows;
+        tile.rows = std::min(division.rows, problem.m - tile.m);
+        const int64_t column = first + i / row_tiles * division.columns;
+        tile.n = column + r * to_right;
+        tile.columns = std::min(division.columns, first + width - column);
+        if (discard) {
+          tile.c = discarded + r * (kMaxDiscarded / 2);
+          tile.c_row_stride = tile.columns;
+        } else {
+          tile.c = static_cast<char*>(problem.c) +
+                   (tile.m * problem.c_row_stride + tile.n) * c_bytes;
+          tile.c_row_stride = problem.c_row_stride;
+        }
+        kernels.run(problem, tile, packed_at(r, column));
+      }
+      if (epilogue != nullptr) epilogue->apply(tiles[0], tiles[1]);
+    };
+    pool->ParallelFor(row_tiles * column_tiles, 1,
+                      [&](int64_t begin, int64_t end) {
+                        if (discard) {
+                          alignas(64) float discarded[kMaxDiscarded];
+                          for (int64_t i = begin; i < end; ++i)
+                            body(i, discarded);
+                        } else {
+                          for (int64_t i = begin; i < end; ++i)
+                            body(i, nullptr);
+                        }
+                      });
+  }
+}
 
 }  // namespace
 
@@ -39,30 +199,27 @@ void SetGemmResult(const Tensor& tensor, GemmProblem* problem) {
   problem->c_row_stride = tensor.type.strides[0];
 }
 
-void RunGemm(const GemmProblem& problem, ThreadPool* pool, CpuTarget target) {
-  if (problem.m == 0 || problem.n == 0) return;
-  GemmTileFunction* const tile = ForTarget(target, &baseline::GemmTile,
-                                           &avx2::GemmTile, &avx512::GemmTile);
-  // Tiles small enough that threads end at about the same time.
-  const int64_t threads = pool->num_threads();
-  int64_t rows = kGemmTileRows;
-  int64_t columns = kGemmTileColumns;
-  const auto tiles = [&] {
-    return DivideUp(problem.m, rows) * DivideUp(problem.n, columns);
-  };
-  if (threads > 1) {
-    while (tiles() < 4 * threads && rows > 48) rows /= 2;
-    while (tiles() < 4 * threads && columns > 64) columns /= 2;
-  }
-  const int64_t row_tiles = DivideUp(problem.m, rows);
-  pool->ParallelFor(tiles(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t m = i % row_tiles * rows;
-      const int64_t n = i / row_tiles * columns;
-      tile(problem, m, std::min(m + rows, problem.m), n,
-           std::min(n + columns, problem.n));
-    }
-  });
+int64_t GemmScratchBytes(int64_t m, int64_t n, int64_t k) {
+  // Every kernel's panels fit: at most kWidestPanel columns of FP32.
+  const int64_t panel = RoundUp(k, kWidestPanel) * kWidestPanel * 4;
+  const int64_t panels = std::min(DivideUp(n, kWidestPanel),
+                                  kMaxScratchBytes / std::max(panel, kOne));
+  // Packing pays off when a panel is used often, and panels side by side when
+  // rows of a are packed for many of them.
+  if (m <= kMinSharedRows || n * k < kMinSharedElements ||
+      panels * kWidestPanel < std::min(n, kMinSharedColumns))
+    return 0;
+  return panels * panel;
+}
+
+void RunGemm(const GemmProblem& problem, ThreadPool* pool,
+             const GemmOptions& options) {
+  Run(problem, pool, options, nullptr);
+}
+
+void RunGemm(const GemmProblem& problem, ThreadPool* pool,
+             const GemmOptions& options, const GemmEpilogue& epilogue) {
+  Run(problem, pool, options, &epilogue);
 }
 
 void RunGemmHere(const GemmProblem& problem, CpuTarget target) {
@@ -74,7 +231,16 @@ void RunGemmHere(const GemmProblem& problem, CpuTarget target) {
       body(0, n);
     }
   } here;
-  RunGemm(problem, &here, target);
+  GemmOptions options;
+  options.target = target;
+  RunGemm(problem, &here, options);
 }
+
+GemmKernelsOverride::GemmKernelsOverride(const GemmKernels& kernels) {
+  SG_CHECK(override_kernels == nullptr);
+  override_kernels = &kernels;
+}
+
+GemmKernelsOverride::~GemmKernelsOverride() { override_kernels = nullptr; }
 
 }  // namespace shardgraph

@@ -8,41 +8,56 @@
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
 
-// The micro-kernel keeps kMicroRows x kMicroColumns sums in registers: 12 of 16
-// vector registers, or 24 of 32 with AVX-512.
+// The micro-kernel keeps kRows x kColumns sums in registers: 12 of 16 vector
+// registers, or 24 of 32 with AVX-512.
 #if defined(__AVX512F__)
 constexpr int kWidth = 16;
-constexpr int kMicroRows = 12;
+constexpr int kRows = 12;
 #elif defined(__AVX__)
 constexpr int kWidth = 8;
-constexpr int kMicroRows = 6;
+constexpr int kRows = 6;
 #else
 constexpr int kWidth = 4;
-constexpr int kMicroRows = 6;
+constexpr int kRows = 6;
 #endif
-constexpr int kMicroColumns = 2 * kWidth;
+constexpr int kColumns = 2 * kWidth;
 
-static_assert(kGemmTileRows % kMicroRows == 0);
-static_assert(kGemmTileColumns % kMicroColumns == 0);
-static_assert(kMicroColumns % 8 == 0);
+static_assert(kGemmMaxRows % kRows == 0);
+static_assert(kColumns % 8 == 0);
 
 typedef float Vector
     __attribute__((vector_size(4 * kWidth), aligned(4), may_alias));
+typedef uint16_t Half
+    __attribute__((vector_size(2 * kWidth), aligned(2), may_alias));
+typedef uint32_t Word
+    __attribute__((vector_size(4 * kWidth), aligned(4), may_alias));
 typedef float Vector8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint16_t Half8 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef uint32_t Word8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t Index8 __attribute__((vector_size(32)));
 
+int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
+int64_t RoundUp(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+
 // By pointer: returning a vector would be another ABI on each target.
-inline void Load8(const float* data, Vector8* value) {
+SG_VECTOR_INLINE void Load8(const float* data, Vector8* value) {
   *value = *reinterpret_cast<const Vector8*>(data);
 }
-inline void Load8(const uint16_t* data, Vector8* value) {
-  for (int i = 0; i < 8; ++i) (*value)[i] = LoadFloat(data[i]);
+SG_VECTOR_INLINE void Load8(const uint16_t* data, Vector8* value) {
+  const Half8 bits = *reinterpret_cast<const Half8*>(data);
+  *value = (Vector8)(__builtin_convertvector(bits, Word8) << 16);
+}
+template <typename T>
+SG_VECTOR_INLINE void Copy8(const T* data, float* out) {
+  Vector8 value;
+  Load8(data, &value);
+  *reinterpret_cast<Vector8*>(out) = value;
 }
 
 // out[p * out_stride + i] = in[i * in_stride + p] for 8 x 8 elements.
 template <typename T>
-inline void Transpose8(const T* in, int64_t in_stride, float* out,
-                       int64_t out_stride) {
+SG_VECTOR_INLINE void Transpose8(const T* in, int64_t in_stride, float* out,
+                                 int64_t out_stride) {
   Vector8 r[8], s[8];
   for (int i = 0; i < 8; ++i) Load8(in + i * in_stride, &r[i]);
   const Index8 low1 = {0, 8, 1, 9, 4, 12, 5, 13};
@@ -64,153 +79,287 @@ inline void Transpose8(const T* in, int64_t in_stride, float* out,
   for (int i = 0; i < 4; ++i) {
     const Vector8 low = __builtin_shuffle(r[i], r[i + 4], low4);
     const Vector8 high = __builtin_shuffle(r[i], r[i + 4], high4);
-    std::memcpy(out + i * out_stride, &low, sizeof(low));
-    std::memcpy(out + (i + 4) * out_stride, &high, sizeof(high));
+    *reinterpret_cast<Vector8*>(out + i * out_stride) = low;
+    *reinterpret_cast<Vector8*>(out + (i + 4) * out_stride) = high;
   }
 }
 
-// Packs `lines` (at most kLines) lines of `depth` elements as
-// out[p * kLines + i]; missing lines are zeros.
-template <int kLines, typename T>
-void PackLines(const T* in, int64_t line_stride, int64_t depth_stride,
-               int64_t lines, int64_t depth, float* out) {
-  if (lines < kLines) std::memset(out, 0, depth * kLines * sizeof(float));
-  if (depth_stride != 1) {  // then line_stride is 1
-    if (lines == kLines) {
-      for (int64_t p = 0; p < depth; ++p) {
-        for (int i = 0; i < kLines; ++i)
-          out[p * kLines + i] = LoadFloat(in[p * depth_stride + i]);
+// Rows of packed a are this far apart: not a power of two, which would crowd
+// them into few sets of the cache.
+constexpr int64_t kStride = kGemmDepth + 16;
+
+// Packs `rows` rows of a: out[i * kStride + p]. Rows up to a multiple of kRows
+// become zeros.
+template <typename T>
+void PackA(const GemmMatrix& a, int64_t m, int64_t rows, int64_t p,
+           int64_t depth, float* out) {
+  const T* const in =
+      static_cast<const T*>(a.data) + m * a.row_stride + p * a.column_stride;
+  if (a.column_stride == 1) {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    for (int64_t i = 0; i < rows; ++i) {
+      const T* from = in + i * a.row_stride;
+      const T* ahead = from + 4 * a.row_stride;
+      float* to = out + i * kStride;
+      int64_t q = 0;
+      for (; q + kLine <= depth; q += kLine) {
+        __builtin_prefetch(ahead + q);
+        for (int64_t j = 0; j < kLine; j += 8) Copy8(from + q + j, to + q + j);
       }
-      return;
+      for (; q < depth; ++q) to[q] = LoadFloat(from[q]);
     }
-    for (int64_t p = 0; p < depth; ++p) {
-      for (int64_t i = 0; i < lines; ++i)
-        out[p * kLines + i] = LoadFloat(in[p * depth_stride + i * line_stride]);
-    }
-    return;
-  }
-  int64_t i = 0;
-  for (; i + 8 <= lines; i += 8) {
-    const T* from = in + i * line_stride;
-    int64_t p = 0;
-    for (; p + 8 <= depth; p += 8)
-      Transpose8(from + p, line_stride, out + p * kLines + i, kLines);
-    for (; p < depth; ++p) {
-      for (int j = 0; j < 8; ++j)
-        out[p * kLines + i + j] = LoadFloat(from[j * line_stride + p]);
-    }
-  }
-  for (; i < lines; ++i) {
-    for (int64_t p = 0; p < depth; ++p)
-      out[p * kLines + i] = LoadFloat(in[i * line_stride + p]);
-  }
-}
-
-template <int kLines>
-void Pack(const GemmMatrix& matrix, int64_t line_stride, int64_t depth_stride,
-          int64_t line, int64_t lines, int64_t begin, int64_t depth,
-          float* out) {
-  const int64_t offset = line * line_stride + begin * depth_stride;
-  if (matrix.bf16) {
-    PackLines<kLines>(static_cast<const uint16_t*>(matrix.data) + offset,
-                      line_stride, depth_stride, lines, depth, out);
   } else {
-    PackLines<kLines>(static_cast<const float*>(matrix.data) + offset,
-                      line_stride, depth_stride, lines, depth, out);
+    // Two blocks fill cache lines of `out`.
+    const int64_t full = rows / 8 * 8;
+    int64_t q = 0;
+    for (; q + 8 <= depth; q += 16) {
+      const int blocks = q + 16 <= depth ? 2 : 1;
+      const T* from = in + q * a.column_stride;
+      for (int64_t i = 0; i < full; i += 8) {
+        for (int h = 0; h < 8 * blocks; h += 8) {
+          Transpose8(from + h * a.column_stride + i, a.column_stride,
+                     out + i * kStride + q + h, kStride);
+        }
+      }
+    }
+    const int64_t whole = depth / 8 * 8;
+    for (int64_t i = 0; i < rows; ++i) {
+      for (q = i < full ? whole : 0; q < depth; ++q)
+        out[i * kStride + q] = LoadFloat(in[q * a.column_stride + i]);
+    }
+  }
+  const int64_t padded = RoundUp(rows, kRows);
+  std::memset(out + rows * kStride, 0,
+              (padded - rows) * kStride * sizeof(float));
+}
+
+// One panel of b: out[p * kColumns + j]; missing columns are zeros.
+template <typename T>
+void PackB(const GemmMatrix& b, int64_t n, int64_t columns, int64_t p,
+           int64_t depth, float* out) {
+  const T* const in =
+      static_cast<const T*>(b.data) + p * b.row_stride + n * b.column_stride;
+  const int64_t depth_stride = b.row_stride;
+  const int64_t column_stride = b.column_stride;
+  if (columns < kColumns) {
+    for (int64_t q = 0; q < depth; ++q) {
+      float* to = out + q * kColumns;
+      for (int64_t j = 0; j < columns; ++j)
+        to[j] = LoadFloat(in[q * depth_stride + j * column_stride]);
+      for (int64_t j = columns; j < kColumns; ++j) to[j] = 0;
+    }
+  } else if (column_stride == 1) {
+    for (int64_t q = 0; q < depth; ++q) {
+      for (int j = 0; j < kColumns; j += 8)
+        Copy8(in + q * depth_stride + j, out + q * kColumns + j);
+    }
+  } else {
+    int64_t q = 0;
+    for (; q + 8 <= depth; q += 8) {
+      for (int j = 0; j < kColumns; j += 8) {
+        Transpose8(in + j * column_stride + q, column_stride,
+                   out + q * kColumns + j, kColumns);
+      }
+    }
+    for (; q < depth; ++q) {
+      for (int j = 0; j < kColumns; ++j)
+        out[q * kColumns + j] = LoadFloat(in[q + j * column_stride]);
+    }
   }
 }
 
-// sums (+)= a b for one kMicroRows x kMicroColumns block.
-void Micro(int64_t depth, const float* a, const float* b, bool first,
-           float* sums, int64_t sums_stride) {
-  Vector sum[kMicroRows][2] = {};
+void PackPanel(const GemmProblem& problem, int64_t n, int64_t p, int64_t depth,
+               float* out) {
+  const int64_t columns = Min(kColumns, problem.n - n);
+  if (problem.b.bf16) {
+    PackB<uint16_t>(problem.b, n, columns, p, depth, out);
+  } else {
+    PackB<float>(problem.b, n, columns, p, depth, out);
+  }
+}
+
+// out = a b (+ sums) for one kRows x kColumns block, row by row.
+void Micro(int64_t depth, const float* a, const float* b, const float* sums,
+           float* out) {
+  if (sums != nullptr) {
+    for (int i = 0; i < kRows * kColumns; i += 16)
+      __builtin_prefetch(sums + i, 1);
+  }
+  Vector sum[kRows][2] = {};
+#pragma GCC unroll 4
   for (int64_t p = 0; p < depth; ++p) {
     const Vector b0 = *reinterpret_cast<const Vector*>(b);
     const Vector b1 = *reinterpret_cast<const Vector*>(b + kWidth);
 #pragma GCC unroll 12
-    for (int i = 0; i < kMicroRows; ++i) {
-      sum[i][0] += a[i] * b0;
-      sum[i][1] += a[i] * b1;
+    for (int i = 0; i < kRows; ++i) {
+      sum[i][0] += a[i * kStride] * b0;
+      sum[i][1] += a[i * kStride] * b1;
     }
-    a += kMicroRows;
-    b += kMicroColumns;
+    ++a;
+    b += kColumns;
   }
 #pragma GCC unroll 12
-  for (int i = 0; i < kMicroRows; ++i) {
-    Vector* to = reinterpret_cast<Vector*>(sums + i * sums_stride);
-    Vector* to1 = reinterpret_cast<Vector*>(sums + i * sums_stride + kWidth);
-    *to = first ? sum[i][0] : *to + sum[i][0];
-    *to1 = first ? sum[i][1] : *to1 + sum[i][1];
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      const int64_t at = i * kColumns + h * kWidth;
+      if (sums != nullptr)
+        sum[i][h] += *reinterpret_cast<const Vector*>(sums + at);
+      *reinterpret_cast<Vector*>(out + at) = sum[i][h];
+    }
   }
 }
 
+SG_VECTOR_INLINE void LoadVector(const float* data, Vector* value) {
+  *value = *reinterpret_cast<const Vector*>(data);
+}
+SG_VECTOR_INLINE void LoadVector(const uint16_t* data, Vector* value) {
+  const Half bits = *reinterpret_cast<const Half*>(data);
+  *value = (Vector)(__builtin_convertvector(bits, Word) << 16);
+}
+SG_VECTOR_INLINE void StoreVector(const Vector& value, float* data) {
+  *reinterpret_cast<Vector*>(data) = value;
+}
+// As StoreFloat.
+SG_VECTOR_INLINE void StoreVector(const Vector& value, uint16_t* data) {
+  const Word bits = (Word)value;
+  const Word rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Word is_nan = (Word)((bits & 0x7fffffffu) > 0x7f800000u);
+  const Word word = (is_nan & ((bits >> 16) | 0x40u)) | (~is_nan & rounded);
+  *reinterpret_cast<Half*>(data) = __builtin_convertvector(word, Half);
+}
+
+// `rows` rows of kColumns elements: c = values + bias (+ c).
 template <typename T>
-void StoreRow(const float* sums, const float* bias, bool accumulate, int64_t n,
-              T* c) {
-  if (bias == nullptr && !accumulate) {
-    for (int64_t j = 0; j < n; ++j) StoreFloat(sums[j], c + j);
-  } else if (bias == nullptr) {
-    for (int64_t j = 0; j < n; ++j)
-      StoreFloat(LoadFloat(c[j]) + sums[j], c + j);
-  } else if (!accumulate) {
-    for (int64_t j = 0; j < n; ++j) StoreFloat(sums[j] + bias[j], c + j);
-  } else {
-    for (int64_t j = 0; j < n; ++j)
-      StoreFloat(LoadFloat(c[j]) + (sums[j] + bias[j]), c + j);
+void StoreRows(const float* values, const float* bias, bool accumulate,
+               int64_t rows, T* c, int64_t c_stride) {
+  for (int h = 0; h < kColumns; h += kWidth) {
+    Vector add;
+    LoadVector(bias + h, &add);
+    for (int64_t i = 0; i < rows; ++i) {
+      Vector value;
+      LoadVector(values + i * kColumns + h, &value);
+      value += add;
+      T* const to = c + i * c_stride + h;
+      if (accumulate) {
+        Vector before;
+        LoadVector(to, &before);
+        value += before;
+      }
+      StoreVector(value, to);
+    }
   }
+}
+
+// What one kRows x kColumns block gives of c.
+struct Block {
+  int64_t rows, columns;
+  void* c;
+};
+
+template <typename T>
+void Store(const GemmProblem& problem, const float* values, const float* bias,
+           const Block& block, int64_t c_stride) {
+  T* const c = static_cast<T*>(block.c);
+  if (block.columns == kColumns) {
+    StoreRows(values, bias, problem.accumulate, block.rows, c, c_stride);
+    return;
+  }
+  T row[kColumns] = {};
+  for (int64_t i = 0; i < block.rows; ++i) {
+    T* const to = c + i * c_stride;
+    for (int64_t j = 0; j < block.columns; ++j) row[j] = to[j];
+    StoreRows(values + i * kColumns, bias, problem.accumulate, 1, row, 0);
+    for (int64_t j = 0; j < block.columns; ++j) to[j] = row[j];
+  }
+}
+
+// kColumns elements of the bias from column n on; zeros where there is none.
+void LoadBias(const GemmProblem& problem, int64_t n, float* bias) {
+  for (int64_t j = 0; j < kColumns; ++j) {
+    if (problem.bias == nullptr || n + j >= problem.n) {
+      bias[j] = 0;
+    } else if (problem.bias_bf16) {
+      bias[j] = LoadFloat(static_cast<const uint16_t*>(problem.bias)[n + j]);
+    } else {
+      bias[j] = static_cast<const float*>(problem.bias)[n + j];
+    }
+  }
+}
+
+void Pack(const GemmProblem& problem, int64_t n, int64_t columns,
+          void* packed) {
+  float* out = static_cast<float*>(packed);
+  for (int64_t j = 0; j < columns; j += kColumns) {
+    PackPanel(problem, n + j, 0, problem.k, out);
+    out += problem.k * kColumns;
+  }
+}
+
+void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
+  alignas(64) float packed_a[kGemmMaxRows * kStride];
+  alignas(64) float packed_b[kColumns * kGemmDepth];
+  alignas(64) float sums[kGemmMaxElements];
+  alignas(64) float values[kRows * kColumns] = {};
+  const int64_t c_bytes = problem.c_bf16 ? 2 : 4;
+  int64_t p = 0;
+  do {  // once for k = 0
+    const int64_t depth = Min(problem.k - p, kGemmDepth);
+    const bool last = p + depth == problem.k;
+    if (problem.a.bf16) {
+      PackA<uint16_t>(problem.a, tile.m, tile.rows, p, depth, packed_a);
+    } else {
+      PackA<float>(problem.a, tile.m, tile.rows, p, depth, packed_a);
+    }
+    // While a panel of b is used, the next one is fetched, in portions.
+    const int64_t portion = RoundUp(depth * kColumns * kRows / tile.rows, 16);
+    float* sum = sums;
+    for (int64_t j = 0; j < tile.columns; j += kColumns) {
+      const float* b = packed_b;
+      const float* next_b = nullptr;
+      if (packed == nullptr) {
+        PackPanel(problem, tile.n + j, p, depth, packed_b);
+      } else {
+        b = static_cast<const float*>(packed) + j * problem.k + p * kColumns;
+        if (j + kColumns < tile.columns) next_b = b + kColumns * problem.k;
+      }
+      alignas(64) float bias[kColumns];
+      if (last) LoadBias(problem, tile.n + j, bias);
+      for (int64_t i = 0; i < tile.rows; i += kRows) {
+        if (next_b != nullptr) {
+          for (int64_t q = 0; q < portion; q += 16)
+            __builtin_prefetch(next_b + q, 0, 2);
+          next_b += portion;
+        }
+        Block block;
+        block.rows = Min(kRows, tile.rows - i);
+        block.columns = Min(kColumns, tile.columns - j);
+        block.c =
+            static_cast<char*>(tile.c) + (i * tile.c_row_stride + j) * c_bytes;
+        if (last) {
+          for (int64_t r = 0; r < block.rows; ++r) {
+            __builtin_prefetch(static_cast<const char*>(block.c) +
+                                   r * tile.c_row_stride * c_bytes,
+                               1);
+          }
+        }
+        Micro(depth, packed_a + i * kStride, b, p == 0 ? nullptr : sum,
+              last ? values : sum);
+        sum += kRows * kColumns;
+        if (!last) continue;
+        if (problem.c_bf16) {
+          Store<uint16_t>(problem, values, bias, block, tile.c_row_stride);
+        } else {
+          Store<float>(problem, values, bias, block, tile.c_row_stride);
+        }
+      }
+    }
+    p += depth;
+  } while (p < problem.k);
 }
 
 }  // namespace
 
-void GemmTile(const GemmProblem& problem, int64_t m_begin, int64_t m_end,
-              int64_t n_begin, int64_t n_end) {
-  alignas(64) float packed_a[kGemmTileRows * kGemmDepth];
-  alignas(64) float packed_b[kMicroColumns * kGemmDepth];
-  alignas(64) float sums[kGemmTileRows * kGemmTileColumns];
-  const int64_t m = m_end - m_begin;
-  const int64_t n = n_end - n_begin;
-  // Rows of sums: no longer than needed, so that a narrow tile stays in cache.
-  const int64_t stride =
-      (n + kMicroColumns - 1) / kMicroColumns * kMicroColumns;
-  if (problem.k == 0) std::memset(sums, 0, m * stride * sizeof(float));
-  for (int64_t p = 0; p < problem.k; p += kGemmDepth) {
-    const int64_t depth =
-        problem.k - p < kGemmDepth ? problem.k - p : kGemmDepth;
-    for (int64_t i = 0; i < m; i += kMicroRows) {
-      Pack<kMicroRows>(problem.a, problem.a.row_stride, problem.a.column_stride,
-                       m_begin + i, m - i < kMicroRows ? m - i : kMicroRows, p,
-                       depth, packed_a + i * depth);
-    }
-    for (int64_t j = 0; j < n; j += kMicroColumns) {
-      Pack<kMicroColumns>(
-          problem.b, problem.b.column_stride, problem.b.row_stride, n_begin + j,
-          n - j < kMicroColumns ? n - j : kMicroColumns, p, depth, packed_b);
-      for (int64_t i = 0; i < m; i += kMicroRows) {
-        Micro(depth, packed_a + i * depth, packed_b, p == 0,
-              sums + i * stride + j, stride);
-      }
-    }
-  }
-  float bias[kGemmTileColumns];
-  if (problem.bias != nullptr) {
-    for (int64_t j = 0; j < n; ++j) {
-      bias[j] = problem.bias_bf16
-                    ? LoadFloat(static_cast<const uint16_t*>(
-                          problem.bias)[n_begin + j])
-                    : static_cast<const float*>(problem.bias)[n_begin + j];
-    }
-  }
-  const float* row_bias = problem.bias == nullptr ? nullptr : bias;
-  for (int64_t i = 0; i < m; ++i) {
-    const int64_t offset = (m_begin + i) * problem.c_row_stride + n_begin;
-    if (problem.c_bf16) {
-      StoreRow(sums + i * stride, row_bias, problem.accumulate, n,
-               static_cast<uint16_t*>(problem.c) + offset);
-    } else {
-      StoreRow(sums + i * stride, row_bias, problem.accumulate, n,
-               static_cast<float*>(problem.c) + offset);
-    }
-  }
-}
+const GemmKernels kGemmKernels = {kRows, kColumns, 1, sizeof(float), Pack, Run};
 
 }  // namespace shardgraph::SG_CPU_TARGET

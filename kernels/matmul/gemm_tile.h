@@ -1,4 +1,4 @@
-// One tile of a matrix product on the CPU, compiled for each CPU target.
+// Blocks of matrix products on the CPU, compiled for each CPU target.
 //
 // Plain structs only (kernels/cpu/target.h says why). The routines to call are
 // in kernels/matmul/gemm.h.
@@ -32,25 +32,52 @@ struct GemmProblem {
   bool accumulate = false;
 };
 
-// Largest tile, and how much of k is packed at a time. An element's sum runs
-// over each block of k in order, then over the blocks, whatever the tile.
-inline constexpr int64_t kGemmTileRows = 192;
-inline constexpr int64_t kGemmTileColumns = 256;
+// Rows [m, m + rows), columns [n, n + columns) of a product, to be stored at
+// `c`.
+struct GemmTile {
+  int64_t m = 0;
+  int64_t rows = 0;
+  int64_t n = 0;
+  int64_t columns = 0;
+  void* c = nullptr;
+  int64_t c_row_stride = 0;
+};
+
+// Bounds of a tile, which lives on the stack: 1 MiB with the rest. A tile has
+// at most kGemmMaxRows rows, and rounded up to whole panels at most
+// kGemmMaxElements elements.
+inline constexpr int64_t kGemmMaxRows = 384;
+inline constexpr int64_t kGemmMaxElements = 144 * 1024;
+
+// The functions of one target. b is packed in panels: `panel_columns` columns,
+// all of k (rounded up to panel_depth) behind each other, `element_bytes` each;
+// missing elements are zeros.
+struct GemmKernels {
+  int64_t panel_rows;  // kGemmMaxRows is a multiple of it
+  int64_t panel_columns;
+  int64_t panel_depth;
+  int64_t element_bytes;
+  // Packs panels from column n on, the last one perhaps in part, 64-byte
+  // aligned.
+  void (*pack)(const GemmProblem& problem, int64_t n, int64_t columns,
+               void* packed);
+  // `packed` holds b's panels from tile.n on; null: the tile packs b itself.
+  void (*run)(const GemmProblem& problem, const GemmTile& tile,
+              const void* packed);
+};
+
+// How much of k the FP32 kernels sum at a time: an element's sum runs over each
+// block of k in order, then over the blocks, whatever the tile.
 inline constexpr int64_t kGemmDepth = 256;
 
-// Rows [m_begin, m_end), columns [n_begin, n_end) of c. Needs about 450 KiB of
-// stack.
-using GemmTileFunction = void(const GemmProblem& problem, int64_t m_begin,
-                              int64_t m_end, int64_t n_begin, int64_t n_end);
-
 namespace baseline {
-GemmTileFunction GemmTile;
+extern const GemmKernels kGemmKernels;
 }
 namespace avx2 {
-GemmTileFunction GemmTile;
+extern const GemmKernels kGemmKernels;
 }
 namespace avx512 {
-GemmTileFunction GemmTile;
+extern const GemmKernels kGemmKernels;
 }
 
 }  // namespace shardgraph

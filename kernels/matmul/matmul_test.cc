@@ -1,12 +1,16 @@
 #include "kernels/matmul/matmul.h"
 
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/target.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/matmul/gemm.h"
+#include "kernels/reference/access.h"
 #include "kernels/testing/conformance.h"
 
 namespace shardgraph {
@@ -112,6 +116,10 @@ std::vector<OpCase> ProductCases() {
     OpCase gradient = MatmulCase(dtype, {20, 24, 1000}, true, false);
     Accumulate(&gradient, TensorType(DType::kF32, {20, 24}));
     cases.push_back(gradient);
+    // Shares packed panels, for which it takes a workspace.
+    OpCase large = MatmulCase(dtype, {200, 513, 129}, false, true);
+    AddBias(&large, dtype, 513);
+    cases.push_back(large);
     OpCase empty = MatmulCase(dtype, {4, 5, 0}, false, false);
     Accumulate(&empty, TensorType(DType::kF32, {4, 5}));
     cases.push_back(empty);
@@ -169,34 +177,116 @@ TEST(Matmul, ReferenceByHand) {
             (ResultValues{-2, 4, -2, 13}));
 }
 
-// Each instruction set that this processor has, with integers: exact.
-TEST(Gemm, EveryTargetIsExactOnIntegers) {
-  const int64_t m = 14, n = 258, k = 258;
-  std::vector<float> a(m * k), b(n * k), c(m * n);
-  for (int64_t i = 0; i < m * k; ++i) a[i] = (i * 7 + i / k) % 11 - 5;
-  for (int64_t i = 0; i < n * k; ++i) b[i] = (i * 5 + i / k) % 13 - 6;
-  GemmProblem problem;
-  problem.m = m;
-  problem.n = n;
-  problem.k = k;
-  problem.a = AsGemmMatrix({a.data(), TensorType(DType::kF32, {m, k})});
-  problem.b =
-      Transposed(AsGemmMatrix({b.data(), TensorType(DType::kF32, {n, k})}));
-  SetGemmResult({c.data(), TensorType(DType::kF32, {m, n})}, &problem);
-  for (const CpuTarget target : SupportedCpuTargets()) {
-    std::fill(c.begin(), c.end(), 0.5f);
-    RunGemmHere(problem, target);
-    for (int64_t i = 0; i < m; ++i) {
-      for (int64_t j = 0; j < n; ++j) {
-        int64_t sum = 0;
-        for (int64_t p = 0; p < k; ++p)
-          sum += static_cast<int64_t>(a[i * k + p]) *
-                 static_cast<int64_t>(b[j * k + p]);
-        ASSERT_EQ(c[i * n + j], sum)
-            << "target " << static_cast<int>(target) << " at " << i << "," << j;
+// Integers in all forms of a product: exact, whatever the order of sums.
+class GemmTest : public ::testing::Test {
+ protected:
+  // [rows, columns] of small integers, F32 or BF16, transposed or not.
+  struct Matrix {
+    std::vector<float> values;  // row-major, as the product sees them
+    std::vector<char> memory;
+    GemmMatrix matrix;
+  };
+  static Matrix MakeMatrix(int64_t rows, int64_t columns, bool bf16,
+                           bool transposed, int seed) {
+    Matrix result;
+    const DType dtype = bf16 ? DType::kBF16 : DType::kF32;
+    result.values.resize(rows * columns);
+    result.memory.resize(rows * columns * SizeOf(dtype));
+    const Tensor tensor{result.memory.data(),
+                        TensorType(dtype, transposed ? Dims{columns, rows}
+                                                     : Dims{rows, columns})};
+    const Elements elements(tensor);
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) {
+        const float value = (i * 7 + j * 5 + i * j % 17 + seed) % 11 - 5;
+        result.values[i * columns + j] = value;
+        if (transposed) {
+          elements.Set(value, j, i);
+        } else {
+          elements.Set(value, i, j);
+        }
+      }
+    }
+    result.matrix = AsGemmMatrix(tensor);
+    if (transposed) result.matrix = Transposed(result.matrix);
+    return result;
+  }
+
+  // Runs `run` on all four orientations of a product.
+  static void CheckExact(Sizes sizes, bool bf16,
+                         absl::FunctionRef<void(const GemmProblem&)> run) {
+    const auto [m, n, k] = sizes;
+    for (const bool transpose_a : {false, true}) {
+      for (const bool transpose_b : {false, true}) {
+        const Matrix a = MakeMatrix(m, k, bf16, transpose_a, 1);
+        const Matrix b = MakeMatrix(k, n, bf16, transpose_b, 2);
+        std::vector<float> c(m * n, 0.5f);
+        GemmProblem problem;
+        problem.m = m;
+        problem.n = n;
+        problem.k = k;
+        problem.a = a.matrix;
+        problem.b = b.matrix;
+        SetGemmResult({c.data(), TensorType(DType::kF32, {m, n})}, &problem);
+        run(problem);
+        std::vector<float> expected(m * n);
+        for (int64_t i = 0; i < m; ++i) {
+          for (int64_t p = 0; p < k; ++p) {
+            for (int64_t j = 0; j < n; ++j)
+              expected[i * n + j] += a.values[i * k + p] * b.values[p * n + j];
+          }
+        }
+        for (int64_t i = 0; i < m * n; ++i) {
+          ASSERT_EQ(c[i], expected[i])
+              << "at " << i / n << "," << i % n << " transpose_a "
+              << transpose_a << " transpose_b " << transpose_b;
+        }
       }
     }
   }
+};
+
+TEST_F(GemmTest, EveryTargetIsExact) {
+  for (const CpuTarget target : SupportedCpuTargets()) {
+    SCOPED_TRACE(static_cast<int>(target));
+    for (const bool bf16 : {false, true}) {
+      CheckExact({14, 258, 258}, bf16, [&](const GemmProblem& problem) {
+        RunGemmHere(problem, target);
+      });
+    }
+  }
+}
+
+// Large enough to share packed panels, in chunks of columns and tiles of
+// several shapes.
+TEST_F(GemmTest, SharedPanelsAreExact) {
+  const Sizes sizes = {203, 530, 300};
+  const int64_t bytes = GemmScratchBytes(sizes.m, sizes.n, sizes.k);
+  ASSERT_GT(bytes, 0);
+  void* const scratch = std::aligned_alloc(64, bytes);
+  const std::unique_ptr<ThreadPool> threads = MakeThreadPool(3);
+  for (const CpuTarget target : SupportedCpuTargets()) {
+    for (const int64_t part : {1, 5}) {
+      CheckExact(sizes, part == 1, [&](const GemmProblem& problem) {
+        GemmOptions options;
+        options.target = target;
+        options.scratch = scratch;
+        options.scratch_bytes = bytes / part;
+        RunGemm(problem, threads.get(), options);
+      });
+    }
+  }
+  std::free(scratch);
+}
+
+TEST_F(GemmTest, ScratchIsForLargeProducts) {
+  EXPECT_EQ(GemmScratchBytes(10, 1000, 1000), 0);
+  EXPECT_EQ(GemmScratchBytes(1000, 10, 10), 0);
+  EXPECT_EQ(GemmScratchBytes(1000, 10, 0), 0);
+  EXPECT_EQ(GemmScratchBytes(1000, 1000, 1000), 1024 * 1024 * 4);
+  EXPECT_LE(GemmScratchBytes(1000, 100000, 1000), int64_t{8} << 20);
+  // Long panels: too few fit to be worth it.
+  EXPECT_EQ(GemmScratchBytes(1000, 1000, 100000), 0);
 }
 
 TEST(Matmul, InferenceNamesWhatIsWrong) {
