@@ -1,9 +1,13 @@
 #include <memory>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/cpu/target.h"
 #include "kernels/matmul/column_sum.h"
 #include "kernels/matmul/gemm.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/pointwise/pointwise_run.h"
 
 namespace shardgraph {
 namespace {
@@ -68,6 +72,84 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareMatmul(
   });
 }
 
+Pointwise FunctionOf(const Attributes& attributes) {
+  const std::string name = attributes.String("function");
+  const bool tanh = attributes.Int("tanh") != 0;
+  if (name == "gelu") return tanh ? Pointwise::kGeluTanh : Pointwise::kGeluErf;
+  if (name == "gelu_gradient") {
+    return tanh ? Pointwise::kGeluTanhGradient : Pointwise::kGeluErfGradient;
+  }
+  if (name == "silu") return Pointwise::kSilu;
+  if (name == "silu_gradient") return Pointwise::kSiluGradient;
+  if (name == "relu") return Pointwise::kRelu;
+  if (name == "relu_gradient") return Pointwise::kReluGradient;
+  if (name == "swiglu") return Pointwise::kSwiglu;
+  SG_CHECK(name == "add") << name;
+  return Pointwise::kAdd;
+}
+
+// The function is applied to each tile of y while it is in the cache.
+class MatmulPointwise {
+ public:
+  explicit MatmulPointwise(const KernelContext& context)
+      : problem_(ProductOf(context)),
+        options_(OptionsOf(context)),
+        keep_(context.results.size() == 2),
+        run_pointwise_(SG_BEST_CPU_TARGET(RunPointwise)),
+        x_(context.operands.back()),
+        z_(context.results.back()) {
+    run_.function = FunctionOf(*context.attributes);
+    problem_.c_bf16 = z_.type.dtype == DType::kBF16;
+    run_.type = problem_.c_bf16 ? ElementType::kBF16 : ElementType::kF32;
+    if (keep_) SetGemmResult(context.results[0], &problem_);
+    const size_t factors = context.attributes->Int("bias") != 0 ? 3 : 2;
+    takes_x_ = context.operands.size() > factors;
+  }
+
+  void operator()(Lane& lane) const {
+    const auto apply = [this](const GemmTile& y, const GemmTile& right) {
+      PointwiseRun run = run_;
+      run.n = y.columns;
+      for (int64_t i = 0; i < y.rows; ++i) {
+        run.in[0] = Element(y.c, i * y.c_row_stride);
+        if (run.function == Pointwise::kSwiglu) {
+          run.in[1] = Element(right.c, i * right.c_row_stride);
+        } else if (takes_x_) {
+          run.in[1] = At(x_, y.m + i, y.n);
+        }
+        run.out[0] = At(z_, y.m + i, y.n);
+        run_pointwise_(run);
+      }
+    };
+    RunGemm(problem_, lane.pool, options_,
+            {.discard_c = !keep_,
+             .pairs = run_.function == Pointwise::kSwiglu,
+             .apply = apply});
+  }
+
+ private:
+  void* Element(void* data, int64_t index) const {
+    return static_cast<char*>(data) + index * SizeOfElement(run_.type);
+  }
+  void* At(const Tensor& tensor, int64_t row, int64_t column) const {
+    return Element(tensor.data, row * tensor.type.strides[0] + column);
+  }
+
+  GemmProblem problem_;
+  GemmOptions options_;
+  bool keep_;
+  bool takes_x_ = false;
+  PointwiseRunFunction* run_pointwise_;
+  PointwiseRun run_;  // but for its addresses
+  Tensor x_;
+  Tensor z_;
+};
+
+absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareMatmulPointwise(
+    const KernelContext& context) {
+  return MakeKernel(MatmulPointwise(context));
+}
+
 absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareColumnSum(
     const KernelContext& context) {
   const auto element_type = [](const Tensor& tensor) {
@@ -92,6 +174,10 @@ constexpr KernelDef kKernels[] = {
      .supports = Supports,
      .workspace = Workspace,
      .prepare = PrepareMatmul},
+    {.op = "matmul_pointwise",
+     .supports = Supports,
+     .workspace = Workspace,
+     .prepare = PrepareMatmulPointwise},
     {.op = "column_sum", .supports = Supports, .prepare = PrepareColumnSum},
 };
 

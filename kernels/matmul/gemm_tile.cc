@@ -3,40 +3,25 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/vector.h"
 
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
 
 // The micro-kernel keeps kRows x kColumns sums in registers: 12 of 16 vector
 // registers, or 24 of 32 with AVX-512.
-#if defined(__AVX512F__)
-constexpr int kWidth = 16;
-constexpr int kRows = 12;
-#elif defined(__AVX__)
-constexpr int kWidth = 8;
-constexpr int kRows = 6;
-#else
-constexpr int kWidth = 4;
-constexpr int kRows = 6;
-#endif
+constexpr int kRows = kWidth == 16 ? 12 : 6;
 constexpr int kColumns = 2 * kWidth;
 
 static_assert(kGemmMaxRows % kRows == 0);
 static_assert(kColumns % 8 == 0);
 
-typedef float Vector
-    __attribute__((vector_size(4 * kWidth), aligned(4), may_alias));
-typedef uint16_t Half
-    __attribute__((vector_size(2 * kWidth), aligned(2), may_alias));
-typedef uint32_t Word
-    __attribute__((vector_size(4 * kWidth), aligned(4), may_alias));
 typedef float Vector8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef uint16_t Half8 __attribute__((vector_size(16), aligned(2), may_alias));
 typedef uint32_t Word8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t Index8 __attribute__((vector_size(32)));
 
-int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
+int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t RoundUp(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
 // By pointer: returning a vector would be another ABI on each target.
@@ -170,7 +155,7 @@ void PackB(const GemmMatrix& b, int64_t n, int64_t columns, int64_t p,
 
 void PackPanel(const GemmProblem& problem, int64_t n, int64_t p, int64_t depth,
                float* out) {
-  const int64_t columns = Min(kColumns, problem.n - n);
+  const int64_t columns = Smaller(kColumns, problem.n - n);
   if (problem.b.bf16) {
     PackB<uint16_t>(problem.b, n, columns, p, depth, out);
   } else {
@@ -188,8 +173,8 @@ void Micro(int64_t depth, const float* a, const float* b, const float* sums,
   Vector sum[kRows][2] = {};
 #pragma GCC unroll 4
   for (int64_t p = 0; p < depth; ++p) {
-    const Vector b0 = *reinterpret_cast<const Vector*>(b);
-    const Vector b1 = *reinterpret_cast<const Vector*>(b + kWidth);
+    const Vector b0 = LoadVector(b);
+    const Vector b1 = LoadVector(b + kWidth);
 #pragma GCC unroll 12
     for (int i = 0; i < kRows; ++i) {
       sum[i][0] += a[i * kStride] * b0;
@@ -203,30 +188,10 @@ void Micro(int64_t depth, const float* a, const float* b, const float* sums,
 #pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) {
       const int64_t at = i * kColumns + h * kWidth;
-      if (sums != nullptr)
-        sum[i][h] += *reinterpret_cast<const Vector*>(sums + at);
-      *reinterpret_cast<Vector*>(out + at) = sum[i][h];
+      if (sums != nullptr) sum[i][h] += LoadVector(sums + at);
+      StoreVector(sum[i][h], out + at);
     }
   }
-}
-
-SG_VECTOR_INLINE void LoadVector(const float* data, Vector* value) {
-  *value = *reinterpret_cast<const Vector*>(data);
-}
-SG_VECTOR_INLINE void LoadVector(const uint16_t* data, Vector* value) {
-  const Half bits = *reinterpret_cast<const Half*>(data);
-  *value = (Vector)(__builtin_convertvector(bits, Word) << 16);
-}
-SG_VECTOR_INLINE void StoreVector(const Vector& value, float* data) {
-  *reinterpret_cast<Vector*>(data) = value;
-}
-// As StoreFloat.
-SG_VECTOR_INLINE void StoreVector(const Vector& value, uint16_t* data) {
-  const Word bits = (Word)value;
-  const Word rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const Word is_nan = (Word)((bits & 0x7fffffffu) > 0x7f800000u);
-  const Word word = (is_nan & ((bits >> 16) | 0x40u)) | (~is_nan & rounded);
-  *reinterpret_cast<Half*>(data) = __builtin_convertvector(word, Half);
 }
 
 // `rows` rows of kColumns elements: c = values + bias (+ c).
@@ -234,19 +199,11 @@ template <typename T>
 void StoreRows(const float* values, const float* bias, bool accumulate,
                int64_t rows, T* c, int64_t c_stride) {
   for (int h = 0; h < kColumns; h += kWidth) {
-    Vector add;
-    LoadVector(bias + h, &add);
+    const Vector add = LoadVector(bias + h);
     for (int64_t i = 0; i < rows; ++i) {
-      Vector value;
-      LoadVector(values + i * kColumns + h, &value);
-      value += add;
+      const Vector value = LoadVector(values + i * kColumns + h) + add;
       T* const to = c + i * c_stride + h;
-      if (accumulate) {
-        Vector before;
-        LoadVector(to, &before);
-        value += before;
-      }
-      StoreVector(value, to);
+      StoreVector(accumulate ? LoadVector(to) + value : value, to);
     }
   }
 }
@@ -304,7 +261,7 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
   const int64_t c_bytes = problem.c_bf16 ? 2 : 4;
   int64_t p = 0;
   do {  // once for k = 0
-    const int64_t depth = Min(problem.k - p, kGemmDepth);
+    const int64_t depth = Smaller(problem.k - p, kGemmDepth);
     const bool last = p + depth == problem.k;
     if (problem.a.bf16) {
       PackA<uint16_t>(problem.a, tile.m, tile.rows, p, depth, packed_a);
@@ -332,8 +289,8 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
           next_b += portion;
         }
         Block block;
-        block.rows = Min(kRows, tile.rows - i);
-        block.columns = Min(kColumns, tile.columns - j);
+        block.rows = Smaller(kRows, tile.rows - i);
+        block.columns = Smaller(kColumns, tile.columns - j);
         block.c =
             static_cast<char*>(tile.c) + (i * tile.c_row_stride + j) * c_bytes;
         if (last) {

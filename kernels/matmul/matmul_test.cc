@@ -10,6 +10,7 @@
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/matmul/gemm.h"
+#include "kernels/pointwise/pointwise.h"
 #include "kernels/reference/access.h"
 #include "kernels/testing/conformance.h"
 
@@ -91,7 +92,7 @@ std::vector<OpCase> PointwiseCases(DType dtype) {
   return cases;
 }
 
-std::vector<OpCase> ProductCases() {
+std::vector<OpCase> Cases() {
   std::vector<OpCase> cases;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     // Sizes on both sides of every block: registers, tiles, packed depth.
@@ -124,6 +125,9 @@ std::vector<OpCase> ProductCases() {
     Accumulate(&empty, TensorType(DType::kF32, {4, 5}));
     cases.push_back(empty);
 
+    for (const OpCase& op_case : PointwiseCases(dtype))
+      cases.push_back(op_case);
+
     for (const Dims& shape :
          {Dims{1, 1}, Dims{0, 5}, Dims{3, 0}, Dims{7, 130}, Dims{300, 63}}) {
       OpCase sum;
@@ -140,26 +144,77 @@ std::vector<OpCase> ProductCases() {
   return cases;
 }
 
-std::vector<OpCase> Cases() {
-  std::vector<OpCase> cases = ProductCases();
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (OpCase& op_case : PointwiseCases(dtype))
-      cases.push_back(std::move(op_case));
-  }
-  return cases;
-}
-
 TEST(Matmul, Reference) {
   CheckKernels(Cases(), MatmulReferenceKernels(), MatmulReferenceKernels());
 }
 
 TEST(Matmul, Cpu) {
-  CheckKernels(ProductCases(), MatmulReferenceKernels(), MatmulCpuKernels());
+  CheckKernels(Cases(), MatmulReferenceKernels(), MatmulCpuKernels());
 }
 
 TEST(Matmul, EveryOpHasCasesAndKernels) {
   EXPECT_EQ(CoveredOps(Cases()), NamesOf(MatmulOps()));
   EXPECT_EQ(CoveredOps(MatmulReferenceKernels()), NamesOf(MatmulOps()));
+  EXPECT_EQ(CoveredOps(MatmulCpuKernels()), NamesOf(MatmulOps()));
+}
+
+// On one backend, bit for bit.
+TEST(Matmul, FusedEqualsComposed) {
+  const auto with_values = [](OpCase op_case) {
+    for (OperandCase& operand : op_case.operands) {
+      operand.values = UniformValues(operand.type.num_elements(), -2, 2,
+                                     operand.type.num_elements());
+    }
+    return op_case;
+  };
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    std::vector<OpCase> cases = PointwiseCases(dtype);
+    cases.push_back(  // shares packed panels
+        PointwiseCase(dtype, {200, 520, 130}, "swiglu", false, true, 3));
+    cases.push_back(
+        PointwiseCase(dtype, {201, 525, 130}, "gelu_gradient", true, false, 3));
+    for (const OpCase& op_case : cases) {
+      SCOPED_TRACE(op_case.Name());
+      const OpCase fused = with_values(op_case);
+      const std::string function = fused.attributes.String("function");
+      const std::vector<ResultValues> results =
+          Evaluate(fused, MatmulCpuKernels(), false);
+
+      OpCase product = fused;
+      product.op = Matmul();
+      product.result_strides.clear();
+      const bool bias = fused.attributes.Int("bias") != 0;
+      product.operands.resize(bias ? 3 : 2, fused.operands[0]);
+      const ResultValues y = Evaluate(product, MatmulCpuKernels(), false)[0];
+      if (results.size() == 2) {
+        EXPECT_EQ(results[0], y);
+      }
+
+      OpCase pointwise;
+      for (const OpDef* op : PointwiseOps()) {
+        if (op->name == function) pointwise.op = op;
+      }
+      ASSERT_NE(pointwise.op, nullptr);
+      pointwise.attributes.SetInt("tanh", fused.attributes.Int("tanh"));
+      const bool transpose_a = fused.attributes.Int("transpose_a") != 0;
+      const int64_t m = fused.operands[0].type.dim(transpose_a ? 1 : 0);
+      const bool transpose_b = fused.attributes.Int("transpose_b") != 0;
+      const int64_t n = fused.operands[1].type.dim(transpose_b ? 0 : 1);
+      if (function == "swiglu") {
+        ResultValues halves[2];
+        for (int64_t i = 0; i < m * n; ++i)
+          halves[i % n / (n / 2)].push_back(y[i]);
+        for (const ResultValues& half : halves)
+          pointwise.operands.push_back({TensorType(dtype, {m, n / 2}), half});
+      } else {
+        pointwise.operands.push_back({TensorType(dtype, {m, n}), y});
+        if (fused.operands.size() > product.operands.size())
+          pointwise.operands.push_back(fused.operands.back());
+      }
+      EXPECT_EQ(results.back(),
+                Evaluate(pointwise, PointwiseCpuKernels(), false)[0]);
+    }
+  }
 }
 
 TEST(Matmul, ReferenceByHand) {
@@ -260,7 +315,7 @@ TEST_F(GemmTest, EveryTargetIsExact) {
 // Large enough to share packed panels, in chunks of columns and tiles of
 // several shapes.
 TEST_F(GemmTest, SharedPanelsAreExact) {
-  const Sizes sizes = {203, 530, 300};
+  const Sizes sizes = {203, 530, 130};
   const int64_t bytes = GemmScratchBytes(sizes.m, sizes.n, sizes.k);
   ASSERT_GT(bytes, 0);
   void* const scratch = std::aligned_alloc(64, bytes);
