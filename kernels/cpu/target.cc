@@ -1,6 +1,27 @@
 #include "kernels/cpu/target.h"
 
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 namespace shardgraph {
+namespace {
+
+// Whether AMX-BF16 is there and the system lets this process use it, which it
+// does on request only: the registers make a thread's state 8 KiB larger
+// (Linux, Documentation/arch/x86/xstate.rst).
+bool MayUseAmx() {
+  unsigned a, b, c, d;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  constexpr unsigned kAmxBf16 = 1u << 22;
+  constexpr unsigned kAmxTile = 1u << 24;
+  if ((d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return false;
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr int kTileData = 18;               // XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace
 
 std::vector<CpuTarget> SupportedCpuTargets() {
   std::vector<CpuTarget> targets = {CpuTarget::kBaseline};
@@ -10,6 +31,7 @@ std::vector<CpuTarget> SupportedCpuTargets() {
       __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     targets.push_back(CpuTarget::kAvx512);
+  if (targets.size() == 3 && MayUseAmx()) targets.push_back(CpuTarget::kAmx);
   return targets;
 }
 

@@ -23,6 +23,7 @@ enum class CpuTarget {
   kBaseline,  // x86-64: SSE2
   kAvx2,      // AVX2 and FMA
   kAvx512,    // F, BW, DQ, VL
+  kAmx,       // those and AMX-BF16, for which the system must be asked
 };
 
 // Those that this processor runs, in the order above.
@@ -45,10 +46,12 @@ class CpuTargetOverride {
   CpuTarget before_;
 };
 
-// The one of three functions that is for `target`.
+// The one of three functions that is for `target`; AMX, which only products
+// use, has AVX-512's.
 template <typename F>
 F* ForTarget(CpuTarget target, F* baseline, F* avx2, F* avx512) {
   switch (target) {
+    case CpuTarget::kAmx:
     case CpuTarget::kAvx512:
       return avx512;
     case CpuTarget::kAvx2:

@@ -1,5 +1,7 @@
 """Libraries that are compiled once per CPU target (kernels/cpu/target.h)."""
 
+load("//kernels/cpu:copts.bzl", "CPU_COPTS")
+
 _COPTS = {
     "baseline": [],
     "avx2": ["-mavx2", "-mfma"],
@@ -13,6 +15,9 @@ _COPTS = {
         "-mprefer-vector-width=512",
     ],
 }
+
+# AMX needs no option: its instructions are written as such.
+AMX_COPTS = _COPTS["avx512"]
 
 def cpu_target_library(name, srcs, hdrs, deps = [], **kwargs):
     """A cc_library whose sources are compiled for each CPU target.
@@ -28,7 +33,7 @@ def cpu_target_library(name, srcs, hdrs, deps = [], **kwargs):
         native.cc_library(
             name = name + "_" + target,
             srcs = srcs + hdrs,
-            copts = ["-O3", "-fno-math-errno", "-fno-trapping-math"] + copts,
+            copts = CPU_COPTS + copts,
             deps = deps,
             local_defines = ["SG_CPU_TARGET=" + target],
             **kwargs

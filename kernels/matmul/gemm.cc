@@ -26,8 +26,10 @@ constexpr int64_t kMaxDiscarded = 144 * 512;
 const GemmKernels* override_kernels = nullptr;
 
 const GemmKernels& KernelsFor(const GemmProblem& problem, CpuTarget target) {
-  if (override_kernels != nullptr && problem.a.bf16 && problem.b.bf16)
-    return *override_kernels;
+  if (problem.a.bf16 && problem.b.bf16) {
+    if (override_kernels != nullptr) return *override_kernels;
+    if (target == CpuTarget::kAmx) return amx::kGemmKernels;
+  }
   return *ForTarget(target, &baseline::kGemmKernels, &avx2::kGemmKernels,
                     &avx512::kGemmKernels);
 }

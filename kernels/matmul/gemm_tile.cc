@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cpu/vector.h"
+#include "kernels/matmul/gemm_store.h"
 
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
@@ -194,56 +195,6 @@ void Micro(int64_t depth, const float* a, const float* b, const float* sums,
   }
 }
 
-// `rows` rows of kColumns elements: c = values + bias (+ c).
-template <typename T>
-void StoreRows(const float* values, const float* bias, bool accumulate,
-               int64_t rows, T* c, int64_t c_stride) {
-  for (int h = 0; h < kColumns; h += kWidth) {
-    const Vector add = LoadVector(bias + h);
-    for (int64_t i = 0; i < rows; ++i) {
-      const Vector value = LoadVector(values + i * kColumns + h) + add;
-      T* const to = c + i * c_stride + h;
-      StoreVector(accumulate ? LoadVector(to) + value : value, to);
-    }
-  }
-}
-
-// What one kRows x kColumns block gives of c.
-struct Block {
-  int64_t rows, columns;
-  void* c;
-};
-
-template <typename T>
-void Store(const GemmProblem& problem, const float* values, const float* bias,
-           const Block& block, int64_t c_stride) {
-  T* const c = static_cast<T*>(block.c);
-  if (block.columns == kColumns) {
-    StoreRows(values, bias, problem.accumulate, block.rows, c, c_stride);
-    return;
-  }
-  T row[kColumns] = {};
-  for (int64_t i = 0; i < block.rows; ++i) {
-    T* const to = c + i * c_stride;
-    for (int64_t j = 0; j < block.columns; ++j) row[j] = to[j];
-    StoreRows(values + i * kColumns, bias, problem.accumulate, 1, row, 0);
-    for (int64_t j = 0; j < block.columns; ++j) to[j] = row[j];
-  }
-}
-
-// kColumns elements of the bias from column n on; zeros where there is none.
-void LoadBias(const GemmProblem& problem, int64_t n, float* bias) {
-  for (int64_t j = 0; j < kColumns; ++j) {
-    if (problem.bias == nullptr || n + j >= problem.n) {
-      bias[j] = 0;
-    } else if (problem.bias_bf16) {
-      bias[j] = LoadFloat(static_cast<const uint16_t*>(problem.bias)[n + j]);
-    } else {
-      bias[j] = static_cast<const float*>(problem.bias)[n + j];
-    }
-  }
-}
-
 void Pack(const GemmProblem& problem, int64_t n, int64_t columns,
           void* packed) {
   float* out = static_cast<float*>(packed);
@@ -281,18 +232,19 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
         if (j + kColumns < tile.columns) next_b = b + kColumns * problem.k;
       }
       alignas(64) float bias[kColumns];
-      if (last) LoadBias(problem, tile.n + j, bias);
+      if (last) LoadBias<kColumns>(problem, tile.n + j, bias);
       for (int64_t i = 0; i < tile.rows; i += kRows) {
         if (next_b != nullptr) {
           for (int64_t q = 0; q < portion; q += 16)
             __builtin_prefetch(next_b + q, 0, 2);
           next_b += portion;
         }
-        Block block;
+        GemmBlock block;
         block.rows = Smaller(kRows, tile.rows - i);
         block.columns = Smaller(kColumns, tile.columns - j);
         block.c =
             static_cast<char*>(tile.c) + (i * tile.c_row_stride + j) * c_bytes;
+        block.c_row_stride = tile.c_row_stride;
         if (last) {
           for (int64_t r = 0; r < block.rows; ++r) {
             __builtin_prefetch(static_cast<const char*>(block.c) +
@@ -303,12 +255,7 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
         Micro(depth, packed_a + i * kStride, b, p == 0 ? nullptr : sum,
               last ? values : sum);
         sum += kRows * kColumns;
-        if (!last) continue;
-        if (problem.c_bf16) {
-          Store<uint16_t>(problem, values, bias, block, tile.c_row_stride);
-        } else {
-          Store<float>(problem, values, bias, block, tile.c_row_stride);
-        }
+        if (last) StoreBlock<kColumns>(problem, values, bias, block);
       }
     }
     p += depth;

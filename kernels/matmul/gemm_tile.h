@@ -43,7 +43,7 @@ struct GemmTile {
   int64_t c_row_stride = 0;
 };
 
-// Bounds of a tile, which lives on the stack: 1 MiB with the rest. A tile has
+// Bounds of a tile, which lives on the stack: 1.3 MiB with the rest. A tile has
 // at most kGemmMaxRows rows, and rounded up to whole panels at most
 // kGemmMaxElements elements.
 inline constexpr int64_t kGemmMaxRows = 384;
@@ -77,6 +77,9 @@ namespace avx2 {
 extern const GemmKernels kGemmKernels;
 }
 namespace avx512 {
+extern const GemmKernels kGemmKernels;
+}
+namespace amx {  // BF16 operands only
 extern const GemmKernels kGemmKernels;
 }
 

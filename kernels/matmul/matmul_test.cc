@@ -15,6 +15,11 @@
 #include "kernels/testing/conformance.h"
 
 namespace shardgraph {
+
+namespace amx_double {
+extern const GemmKernels kGemmKernels;
+}
+
 namespace {
 
 const OpDef* Matmul() { return MatmulOps()[0]; }
@@ -150,6 +155,16 @@ TEST(Matmul, Reference) {
 
 TEST(Matmul, Cpu) {
   CheckKernels(Cases(), MatmulReferenceKernels(), MatmulCpuKernels());
+}
+
+// The AMX kernels, on plain code in place of the instructions.
+TEST(Matmul, Amx) {
+  const GemmKernelsOverride amx(amx_double::kGemmKernels);
+  std::vector<OpCase> cases = Cases();
+  std::erase_if(cases, [](const OpCase& op_case) {
+    return op_case.operands[0].type.dtype != DType::kBF16;
+  });
+  CheckKernels(cases, MatmulReferenceKernels(), MatmulCpuKernels());
 }
 
 TEST(Matmul, EveryOpHasCasesAndKernels) {
@@ -332,6 +347,25 @@ TEST_F(GemmTest, SharedPanelsAreExact) {
     }
   }
   std::free(scratch);
+}
+
+// Blocks of k, of rows and of columns, whole and in part, with and without
+// shared panels.
+TEST_F(GemmTest, AmxIsExact) {
+  const GemmKernelsOverride amx(amx_double::kGemmKernels);
+  const std::unique_ptr<ThreadPool> threads = MakeThreadPool(2);
+  alignas(64) static char scratch[1 << 18];
+  for (const Sizes sizes : {Sizes{64, 96, 800}, Sizes{33, 70, 769},
+                            Sizes{1, 1, 1}, Sizes{250, 40, 31}}) {
+    for (const int64_t bytes : {0, 1 << 18}) {
+      CheckExact(sizes, true, [&](const GemmProblem& problem) {
+        GemmOptions options;
+        options.scratch = scratch;
+        options.scratch_bytes = bytes;
+        RunGemm(problem, threads.get(), options);
+      });
+    }
+  }
 }
 
 TEST_F(GemmTest, ScratchIsForLargeProducts) {
