@@ -18,7 +18,7 @@ constexpr int64_t kWidestPanel = 32;
 constexpr int64_t kMaxScratchBytes = int64_t{8} << 20;
 constexpr int64_t kMinSharedRows = 192;
 constexpr int64_t kMinSharedColumns = 512;
-constexpr int64_t kMinSharedElements = 1 << 16;
+constexpr int64_t kMinSharedElements = 1 << 15;
 
 // Elements of tiles that are not stored to c.
 constexpr int64_t kMaxDiscarded = 144 * 512;

@@ -101,7 +101,12 @@ void PackA(const GemmMatrix& a, int64_t m, int64_t rows, int64_t p,
     for (; q + 8 <= depth; q += 16) {
       const int blocks = q + 16 <= depth ? 2 : 1;
       const T* from = in + q * a.column_stride;
+      const T* ahead = from + 16 * a.column_stride;
       for (int64_t i = 0; i < full; i += 8) {
+        if (i % (64 / sizeof(T)) == 0) {
+          for (int h = 0; h < 16; ++h)
+            __builtin_prefetch(ahead + h * a.column_stride + i);
+        }
         for (int h = 0; h < 8 * blocks; h += 8) {
           Transpose8(from + h * a.column_stride + i, a.column_stride,
                      out + i * kStride + q + h, kStride);
@@ -195,6 +200,47 @@ void Micro(int64_t depth, const float* a, const float* b, const float* sums,
   }
 }
 
+// Memory that is fetched into the second-level cache a few lines at a time.
+struct Ahead {
+  const char* data = nullptr;
+  int64_t stride = 0;  // of rows, in bytes
+  int64_t rows = 0;
+  int64_t bytes = 0;  // of a row
+  int64_t at = 0;     // within the first row
+
+  int64_t lines() const { return rows * ((bytes + 63) / 64); }
+  void Fetch(int64_t count) {
+    for (; count > 0 && rows > 0; --count) {
+      __builtin_prefetch(data + at, 0, 2);
+      at += 64;
+      if (at < bytes) continue;
+      at = 0;
+      data += stride;
+      --rows;
+    }
+  }
+};
+
+// `depth` of k from p on of the tile's rows of a.
+Ahead AheadA(const GemmProblem& problem, const GemmTile& tile, int64_t p,
+             int64_t depth) {
+  const GemmMatrix& a = problem.a;
+  const int64_t size = a.bf16 ? 2 : 4;
+  Ahead ahead;
+  ahead.data = static_cast<const char*>(a.data) +
+               (tile.m * a.row_stride + p * a.column_stride) * size;
+  if (a.column_stride == 1) {
+    ahead.stride = a.row_stride * size;
+    ahead.rows = depth > 0 ? tile.rows : 0;
+    ahead.bytes = depth * size;
+  } else {
+    ahead.stride = a.column_stride * size;
+    ahead.rows = depth;
+    ahead.bytes = tile.rows * size;
+  }
+  return ahead;
+}
+
 void Pack(const GemmProblem& problem, int64_t n, int64_t columns,
           void* packed) {
   float* out = static_cast<float*>(packed);
@@ -219,26 +265,34 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
     } else {
       PackA<float>(problem.a, tile.m, tile.rows, p, depth, packed_a);
     }
-    // While a panel of b is used, the next one is fetched, in portions.
-    const int64_t portion = RoundUp(depth * kColumns * kRows / tile.rows, 16);
+    // While blocks are multiplied, what is needed next is fetched, in portions:
+    // the next panel of b, and a for the next block of k.
+    const int64_t row_blocks = (tile.rows + kRows - 1) / kRows;
+    const int64_t b_lines = depth * kColumns / 16 / row_blocks + 1;
+    const int64_t blocks =
+        (tile.columns + kColumns - 1) / kColumns * row_blocks;
+    Ahead next_a = AheadA(problem, tile, p + depth,
+                          Smaller(problem.k - p - depth, kGemmDepth));
+    const int64_t a_lines = next_a.lines() / blocks + 1;
     float* sum = sums;
     for (int64_t j = 0; j < tile.columns; j += kColumns) {
       const float* b = packed_b;
-      const float* next_b = nullptr;
+      Ahead next_b;
       if (packed == nullptr) {
         PackPanel(problem, tile.n + j, p, depth, packed_b);
       } else {
         b = static_cast<const float*>(packed) + j * problem.k + p * kColumns;
-        if (j + kColumns < tile.columns) next_b = b + kColumns * problem.k;
+        if (j + kColumns < tile.columns) {
+          next_b.data = reinterpret_cast<const char*>(b + kColumns * problem.k);
+          next_b.rows = 1;
+          next_b.bytes = depth * kColumns * 4;
+        }
       }
       alignas(64) float bias[kColumns];
       if (last) LoadBias<kColumns>(problem, tile.n + j, bias);
       for (int64_t i = 0; i < tile.rows; i += kRows) {
-        if (next_b != nullptr) {
-          for (int64_t q = 0; q < portion; q += 16)
-            __builtin_prefetch(next_b + q, 0, 2);
-          next_b += portion;
-        }
+        next_b.Fetch(b_lines);
+        next_a.Fetch(a_lines);
         GemmBlock block;
         block.rows = Smaller(kRows, tile.rows - i);
         block.columns = Smaller(kColumns, tile.columns - j);

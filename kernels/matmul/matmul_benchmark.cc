@@ -9,14 +9,16 @@
 // (FP32, or BF16 where the processor has AMX); `peak`, FP32 multiply-adds in
 // registers; `of_peak` and `of_onednn`, ratios. The time is ours.
 #include <omp.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "benchmark/benchmark.h"
 #include "kernels/cpu/machine_peak.h"
@@ -32,6 +34,26 @@ enum Direction { kForward, kInputGradient, kWeightGradient };
 
 struct Layer {
   int64_t rows, out, in;
+};
+
+// Memory in large pages, as the CPU backend's arena is.
+class Memory {
+ public:
+  explicit Memory(int64_t bytes) {
+    constexpr int64_t kPage = 2 << 20;
+    const int64_t size = (bytes + kPage) / kPage * kPage;
+    data_ = std::aligned_alloc(kPage, size);
+    madvise(data_, size, MADV_HUGEPAGE);
+    std::memset(data_, 0, size);
+  }
+  ~Memory() { std::free(data_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  void* data() const { return data_; }
+
+ private:
+  void* data_;
 };
 
 // a[m, k] b[k, n] with what it needs to run, here and on oneDNN.
@@ -54,16 +76,15 @@ class Product {
     }
     a_ = Fill(problem_.m * problem_.k);
     b_ = Fill(problem_.k * problem_.n);
-    c_.resize(problem_.m * problem_.n * SizeOf(c_dtype_));
-    problem_.a = MatrixOf(a_, problem_.m, problem_.k, transpose_a_);
-    problem_.b = MatrixOf(b_, problem_.k, problem_.n, transpose_b_);
-    SetGemmResult({c_.data(), TensorType(c_dtype_, {problem_.m, problem_.n})},
+    c_ = std::make_unique<Memory>(problem_.m * problem_.n * SizeOf(c_dtype_));
+    problem_.a = MatrixOf(*a_, problem_.m, problem_.k, transpose_a_);
+    problem_.b = MatrixOf(*b_, problem_.k, problem_.n, transpose_b_);
+    SetGemmResult({c_->data(), TensorType(c_dtype_, {problem_.m, problem_.n})},
                   &problem_);
-    const int64_t bytes = GemmScratchBytes(problem_.m, problem_.n, problem_.k);
-    scratch_.resize(bytes + 64);
-    options_.scratch = reinterpret_cast<void*>(
-        (reinterpret_cast<uintptr_t>(scratch_.data()) + 63) / 64 * 64);
-    options_.scratch_bytes = bytes;
+    options_.scratch_bytes =
+        GemmScratchBytes(problem_.m, problem_.n, problem_.k);
+    scratch_ = std::make_unique<Memory>(options_.scratch_bytes);
+    options_.scratch = scratch_->data();
   }
 
   double flops() const { return 2.0 * problem_.m * problem_.n * problem_.k; }
@@ -88,9 +109,9 @@ class Product {
                          memory::dims{problem_.n, 1});
     matmul_ = dnnl::matmul(
         dnnl::matmul::primitive_desc(dnnl::matmul::desc(a, b, c), engine_));
-    arguments_ = {{DNNL_ARG_SRC, memory(a, engine_, a_.data())},
-                  {DNNL_ARG_WEIGHTS, memory(b, engine_, b_.data())},
-                  {DNNL_ARG_DST, memory(c, engine_, c_.data())}};
+    arguments_ = {{DNNL_ARG_SRC, memory(a, engine_, a_->data())},
+                  {DNNL_ARG_WEIGHTS, memory(b, engine_, b_->data())},
+                  {DNNL_ARG_DST, memory(c, engine_, c_->data())}};
   }
   void RunOneDnn() {
     matmul_.execute(stream_, arguments_);
@@ -106,23 +127,23 @@ class Product {
     transpose_a_ = transpose_a;
     transpose_b_ = transpose_b;
   }
-  std::vector<char> Fill(int64_t count) const {
-    std::vector<char> bytes(count * SizeOf(dtype_));
+  std::unique_ptr<Memory> Fill(int64_t count) const {
+    auto memory = std::make_unique<Memory>(count * SizeOf(dtype_));
     for (int64_t i = 0; i < count; ++i) {
       const float value = static_cast<float>(i * 7 % 11 - 5) / 8;
       if (dtype_ == DType::kBF16) {
-        reinterpret_cast<BFloat16*>(bytes.data())[i] = BFloat16(value);
+        static_cast<BFloat16*>(memory->data())[i] = BFloat16(value);
       } else {
-        reinterpret_cast<float*>(bytes.data())[i] = value;
+        static_cast<float*>(memory->data())[i] = value;
       }
     }
-    return bytes;
+    return memory;
   }
-  GemmMatrix MatrixOf(std::vector<char>& data, int64_t rows, int64_t columns,
+  GemmMatrix MatrixOf(const Memory& memory, int64_t rows, int64_t columns,
                       bool transposed) const {
     const Dims shape = transposed ? Dims{columns, rows} : Dims{rows, columns};
     const GemmMatrix matrix =
-        AsGemmMatrix({data.data(), TensorType(dtype_, shape)});
+        AsGemmMatrix({memory.data(), TensorType(dtype_, shape)});
     return transposed ? Transposed(matrix) : matrix;
   }
 
@@ -131,7 +152,7 @@ class Product {
   bool transpose_a_ = false, transpose_b_ = false;
   GemmProblem problem_;
   GemmOptions options_;
-  std::vector<char> a_, b_, c_, scratch_;
+  std::unique_ptr<Memory> a_, b_, c_, scratch_;
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream_{engine_};
   dnnl::matmul matmul_;
