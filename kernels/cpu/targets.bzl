@@ -1,6 +1,7 @@
 """Libraries that are compiled once per CPU target (kernels/cpu/target.h)."""
 
-load("//kernels/cpu:copts.bzl", "CPU_COPTS")
+# Vector code for plain loops; nothing that changes the order of operations.
+_COMMON_COPTS = ["-O3", "-fno-math-errno", "-fno-trapping-math"]
 
 _COPTS = {
     "baseline": [],
@@ -16,8 +17,12 @@ _COPTS = {
     ],
 }
 
-# AMX needs no option: its instructions are written as such.
-AMX_COPTS = _COPTS["avx512"]
+# By target, for sources that are not for all of them. AMX needs no option of its
+# own: its instructions are written as such.
+CPU_COPTS = {
+    target: _COMMON_COPTS + copts
+    for target, copts in _COPTS.items()
+}
 
 def cpu_target_library(name, srcs, hdrs, deps = [], **kwargs):
     """A cc_library whose sources are compiled for each CPU target.
@@ -29,11 +34,11 @@ def cpu_target_library(name, srcs, hdrs, deps = [], **kwargs):
       deps: of the sources.
       **kwargs: of each cc_library.
     """
-    for target, copts in _COPTS.items():
+    for target, copts in CPU_COPTS.items():
         native.cc_library(
             name = name + "_" + target,
             srcs = srcs + hdrs,
-            copts = CPU_COPTS + copts,
+            copts = copts,
             deps = deps,
             local_defines = ["SG_CPU_TARGET=" + target],
             **kwargs
