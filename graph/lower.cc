@@ -1,4 +1,5 @@
-// Lower: what nobody needs goes, what is left gets its scratch memory.
+// Lower: what nobody needs goes, what one op can do becomes one node, what is
+// left gets its scratch memory.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "graph/fusion.h"
 #include "graph/passes.h"
 #include "kernels/status_macros.h"
 
@@ -68,9 +70,18 @@ void DropDeadNodes(Graph& graph, Phase& phase) {
 }  // namespace
 
 absl::Status Lower(Graph& graph, const TargetSpec& target,
-                   const WorkspaceFunction& workspace) {
+                   const WorkspaceFunction& workspace,
+                   absl::Span<const std::string> unfused) {
+  for (Phase& phase : graph.phases) DropDeadNodes(graph, phase);
+  for (const FusionPattern& pattern : FusionPatterns()) {
+    const bool left = std::any_of(
+        unfused.begin(), unfused.end(), [&](const std::string& name) {
+          return name == pattern.name || name == kAllFusions;
+        });
+    for (size_t i = 0; !left && i < graph.phases.size(); ++i)
+      Fuse(graph, static_cast<PhaseId>(i), pattern);
+  }
   for (Phase& phase : graph.phases) {
-    DropDeadNodes(graph, phase);
     if (workspace == nullptr) continue;
     for (NodeId id : phase.nodes) {
       SG_ASSIGN_OR_RETURN(const int64_t bytes,

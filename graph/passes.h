@@ -6,9 +6,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "graph/graph.h"
 #include "graph/step_plan.h"
 #include "proto/target.pb.h"
@@ -26,13 +29,16 @@ namespace shardgraph {
 absl::Status Rematerialize(Graph& graph, PhaseId phase);
 
 // Lower (lower.cc): drops nodes whose results nobody reads and that write
-// nothing persistent, and gives each node its workspace, within the target's
-// budget for the op. `workspace` returns the bytes a node needs on the target
-// (from the kernel table of its backend); null: none.
+// nothing persistent, fuses (graph/fusion.h) by all patterns but those named in
+// `unfused` (kAllFusions: none), and gives each node its workspace, within the
+// target's budget for the op. `workspace` returns the bytes a node needs on the
+// target (from the kernel table of its backend); null: none.
 using WorkspaceFunction = std::function<absl::StatusOr<int64_t>(
     const Graph& graph, const Node& node)>;
+inline constexpr absl::string_view kAllFusions = "all";
 absl::Status Lower(Graph& graph, const TargetSpec& target,
-                   const WorkspaceFunction& workspace);
+                   const WorkspaceFunction& workspace,
+                   absl::Span<const std::string> unfused = {});
 
 struct ScheduleOptions {
   // Units whose gather is issued ahead of the unit that computes (0: none is

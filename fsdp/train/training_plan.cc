@@ -1,11 +1,34 @@
 #include "fsdp/train/training_plan.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "graph/fusion.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
+namespace {
+
+absl::Status CheckUnfused(const std::vector<std::string>& unfused) {
+  std::vector<std::string> known = {std::string(kAllFusions)};
+  for (const FusionPattern& pattern : FusionPatterns())
+    known.push_back(std::string(pattern.name));
+  for (const std::string& name : unfused) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("run.unfused: there is no fusion pattern \"", name,
+                       "\"; give names of ", absl::StrJoin(known, ", ")));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 int64_t MicroBatches(const DataSpec& data, int world_size) {
   const int64_t run = world_size * data.micro_batch_size();
@@ -36,7 +59,11 @@ absl::StatusOr<std::unique_ptr<TrainingPlan>> MakeTrainingPlan(
   result->compute = graph.compute;
   result->state = graph.state;
 
-  SG_RETURN_IF_ERROR(Lower(graph.graph, request.target, request.workspace));
+  const std::vector<std::string> unfused(config.run().unfused().begin(),
+                                         config.run().unfused().end());
+  SG_RETURN_IF_ERROR(CheckUnfused(unfused));
+  SG_RETURN_IF_ERROR(
+      Lower(graph.graph, request.target, request.workspace, unfused));
   ScheduleOptions options;
   options.prefetch = config.shard().prefetch();
   options.max_units_in_flight = config.shard().max_units_in_flight();

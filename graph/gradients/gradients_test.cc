@@ -39,6 +39,8 @@ TEST(GradientRulesTest, EveryOpIsDecided) {
       "attention_gradient", "column_sum", "cross_entropy_head_gradient",
       "embedding_gradient", "gelu_gradient", "layer_norm_gradient",
       "relu_gradient", "rms_norm_gradient", "silu_gradient", "swiglu_gradient",
+      // what plans are lowered to
+      "add_layer_norm", "add_rms_norm", "matmul_pointwise",
       // updates of state
       "accumulate", "adamw", "advance_state", "finish_gradients", "kv_write",
       "sgd", "sum_of_squares",

@@ -8,6 +8,7 @@
 #include "kernels/matmul/column_sum.h"
 #include "kernels/norm/norm.h"
 #include "kernels/norm/norm_row.h"
+#include "kernels/pointwise/pointwise_run.h"
 
 namespace shardgraph {
 namespace {
@@ -19,7 +20,8 @@ CpuTarget TargetFor(ElementType type) {
   return type == ElementType::kF16 ? CpuTarget::kBaseline : BestCpuTarget();
 }
 
-template <bool kCentered>
+// The norm of x, or of the sum of two operands, which is then the first result.
+template <bool kCentered, bool kOfSum>
 absl::StatusOr<Prepared> PrepareNorm(const KernelContext& context) {
   const Tensor& x = context.operands[0];
   const Attributes& attributes = *context.attributes;
@@ -28,23 +30,36 @@ absl::StatusOr<Prepared> PrepareNorm(const KernelContext& context) {
   rows.columns = x.type.dim(-1);
   rows.centered = kCentered;
   rows.epsilon = static_cast<float>(attributes.Double("epsilon"));
-  rows.weight = context.operands[1].data;
+  rows.weight = context.operands[1 + kOfSum].data;
   if (kCentered && attributes.Int("bias") != 0)
-    rows.bias = context.operands[2].data;
+    rows.bias = context.operands[2 + kOfSum].data;
+  const Tensor& b = context.operands[kOfSum ? 1 : 0];
+  const absl::Span<const Tensor> results = context.results.subspan(kOfSum);
+  const CpuTarget target = TargetFor(rows.type);
   return MakeKernel(
       [rows, layout = RowLayout(x.type), x = x.as<char>(),
-       y = context.results[0].as<char>(),
-       mean = kCentered ? context.results[1].as<float>() : nullptr,
-       rstd = context.results[kCentered ? 2 : 1].as<float>(),
-       forward =
-           ForTarget(TargetFor(rows.type), &baseline::NormForward,
-                     &avx2::NormForward, &avx512::NormForward)](Lane& lane) {
+       b_layout = RowLayout(b.type), b = b.as<char>(),
+       sum = context.results[0].as<char>(), y = results[0].as<char>(),
+       mean = kCentered ? results[1].as<float>() : nullptr,
+       rstd = results[kCentered ? 2 : 1].as<float>(),
+       add = ForTarget(target, &baseline::RunPointwise, &avx2::RunPointwise,
+                       &avx512::RunPointwise),
+       forward = ForTarget(target, &baseline::NormForward, &avx2::NormForward,
+                           &avx512::NormForward)](Lane& lane) {
         const int64_t size = SizeOfElement(rows.type);
         const auto run = [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row) {
-            const NormStatistics statistics =
-                forward(rows, x + layout.Offset(row) * size,
-                        y + row * rows.columns * size);
+            const int64_t at = row * rows.columns * size;
+            const char* in = x + layout.Offset(row) * size;
+            if (kOfSum) {
+              add({.function = Pointwise::kAdd,
+                   .type = rows.type,
+                   .n = rows.columns,
+                   .in = {in, b + b_layout.Offset(row) * size},
+                   .out = {sum + at}});
+              in = sum + at;
+            }
+            const NormStatistics statistics = forward(rows, in, y + at);
             if (kCentered) mean[row] = statistics.mean;
             rstd[row] = statistics.rstd;
           }
@@ -149,18 +164,24 @@ absl::Span<const KernelDef> NormCpuKernels() {
   static constexpr KernelDef kernels[] = {
       {.op = "layer_norm",
        .supports = SupportsNoF64,
-       .prepare = PrepareNorm<true>},
+       .prepare = PrepareNorm<true, false>},
       {.op = "layer_norm_gradient",
        .supports = SupportsNoF64,
        .workspace = LayerNormWorkspace,
        .prepare = PrepareGradient<true>},
       {.op = "rms_norm",
        .supports = SupportsNoF64,
-       .prepare = PrepareNorm<false>},
+       .prepare = PrepareNorm<false, false>},
       {.op = "rms_norm_gradient",
        .supports = SupportsNoF64,
        .workspace = RmsNormWorkspace,
        .prepare = PrepareGradient<false>},
+      {.op = "add_layer_norm",
+       .supports = SupportsNoF64,
+       .prepare = PrepareNorm<true, true>},
+      {.op = "add_rms_norm",
+       .supports = SupportsNoF64,
+       .prepare = PrepareNorm<false, true>},
   };
   return kernels;
 }

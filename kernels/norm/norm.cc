@@ -88,6 +88,23 @@ absl::Status InferRmsNormGradient(const Attributes& attributes,
   return absl::OkStatus();
 }
 
+// A norm of a + b: the sum comes first, then what the norm of it gives.
+template <absl::Status (*infer)(const Attributes&, absl::Span<const TensorType>,
+                                std::vector<TensorType>*)>
+absl::Status InferOfSum(const Attributes& attributes,
+                        absl::Span<const TensorType> operands,
+                        std::vector<TensorType>* results) {
+  if (operands.size() < 2)
+    return absl::InvalidArgumentError("a or b is missing");
+  SG_RETURN_IF_ERROR(
+      CheckType(operands[1], "b", operands[0].dtype, operands[0].shape));
+  const TensorType sum(operands[0].dtype, operands[0].shape);
+  results->push_back(sum);
+  std::vector<TensorType> rest = {sum};
+  rest.insert(rest.end(), operands.begin() + 2, operands.end());
+  return infer(attributes, rest, results);
+}
+
 // `kPerElement` FLOPs for each element of x (operand kX).
 template <int kX, int kPerElement>
 OpCost Cost(const Attributes&, absl::Span<const TensorType> operands,
@@ -119,6 +136,14 @@ absl::Span<const OpDef* const> NormOps() {
                 .infer = InferRmsNormGradient,
                 .cost = Cost<1, 11>,
                 .accumulates = 0b11,
+                .strided_operands = 0b11},
+      new OpDef{.name = "add_layer_norm",
+                .infer = InferOfSum<InferLayerNorm>,
+                .cost = Cost<0, 9>,
+                .strided_operands = 0b11},
+      new OpDef{.name = "add_rms_norm",
+                .infer = InferOfSum<InferRmsNorm>,
+                .cost = Cost<0, 5>,
                 .strided_operands = 0b11},
   };
   return ops;

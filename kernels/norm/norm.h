@@ -30,6 +30,12 @@
 //   dx = rstd * (g - h * sum(g * h) / C), dweight = sum over rows of dy * h.
 //   In FP32, each result rounded once.
 //
+// add_layer_norm(a, b, weight[C] [, bias[C]]) -> sum, y, mean[...], rstd[...]
+// add_rms_norm(a, b, weight[C]) -> sum, y, rstd[...]
+//   sum = a + b, rounded, then the norm of sum as above: bit for bit what add
+//   and the norm give one after the other (graph/fusion.h makes them of those).
+//   a and b are of one type and may be strided.
+//
 // Sums over rows are taken in an order that depends on N alone. x and dy may be
 // strided. C = 0 or N = 0 is legal: weight gradients of no rows are zero.
 //

@@ -58,6 +58,17 @@ OpCase ForwardCase(bool layer_norm, bool bias, DType dtype,
   return op_case;
 }
 
+// The norm of a sum of two; b has dy's strides.
+OpCase SumCase(bool layer_norm, bool bias, DType dtype, const Input& input) {
+  OpCase op_case = ForwardCase(layer_norm, bias, dtype, input);
+  op_case.op = Op(layer_norm ? "add_layer_norm" : "add_rms_norm");
+  op_case.operands.insert(
+      op_case.operands.begin() + 1,
+      OperandCase(TensorType(dtype, input.shape, input.dy_strides), -1, 3));
+  op_case.inner_rounding = true;  // of the sum
+  return op_case;
+}
+
 // accumulate: bit mask; destinations have dtype `weight_dtype` except dx's.
 OpCase GradientCase(bool layer_norm, bool bias, DType dtype, const Input& input,
                     int64_t accumulate, DType weight_dtype) {
@@ -95,12 +106,14 @@ std::vector<OpCase> Cases() {
     for (const Input& input : Inputs()) {
       for (const bool bias : {false, true}) {
         cases.push_back(ForwardCase(true, bias, dtype, input));
+        cases.push_back(SumCase(true, bias, dtype, input));
         for (const int64_t accumulate : {0, 1, 2, bias ? 7 : 3}) {
           cases.push_back(
               GradientCase(true, bias, dtype, input, accumulate, DType::kF32));
         }
       }
       cases.push_back(ForwardCase(false, false, dtype, input));
+      cases.push_back(SumCase(false, false, dtype, input));
       for (const int64_t accumulate : {0, 2, 3}) {
         cases.push_back(
             GradientCase(false, false, dtype, input, accumulate, DType::kF32));
@@ -232,6 +245,11 @@ TEST(Norm, RefusesWhatDoesNotFit) {
             "rms_norm: weight is BF16[4], must be BF16[3]");
   EXPECT_EQ(infer("rms_norm", {TensorType(DType::kF32, {}), weight}, epsilon),
             "rms_norm: x is F32[], must be of 1 to 8 dimensions");
+  EXPECT_EQ(infer("add_rms_norm", {x}, epsilon),
+            "add_rms_norm: a or b is missing");
+  EXPECT_EQ(infer("add_rms_norm", {x, TensorType(DType::kBF16, {3}), weight},
+                  epsilon),
+            "add_rms_norm: b is BF16[3], must be BF16[2,3]");
   EXPECT_EQ(infer("rms_norm_gradient",
                   {x, x, weight, TensorType(DType::kBF16, {2})}, {}),
             "rms_norm_gradient: rstd is BF16[2], must be F32[2]");

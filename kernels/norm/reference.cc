@@ -13,8 +13,8 @@ int64_t Rows(const Elements& x) {
   return rows;
 }
 
-void LayerNorm(const ReferenceCall& call) {
-  const Elements& x = call.operand(0);
+// The norm of x, whose weight is operand `first`; results from `first - 1` on.
+void LayerNormOf(const ReferenceCall& call, const Elements& x, int first) {
   const int64_t columns = x.dim(-1);
   const bool bias = call.attributes().Int("bias") != 0;
   for (int64_t row = 0; row < Rows(x); ++row) {
@@ -28,13 +28,17 @@ void LayerNorm(const ReferenceCall& call) {
         1 / std::sqrt(variance + call.attributes().Double("epsilon"));
     for (int64_t c = 0; c < columns; ++c) {
       const double h = (at(c) - mean) * rstd;
-      call.Store(
-          0, row * columns + c,
-          h * call.operand(1).Get(c) + (bias ? call.operand(2).Get(c) : 0.0));
+      call.Store(first - 1, row * columns + c,
+                 h * call.operand(first).Get(c) +
+                     (bias ? call.operand(first + 1).Get(c) : 0.0));
     }
-    call.Store(1, row, mean);
-    call.Store(2, row, rstd);
+    call.Store(first, row, mean);
+    call.Store(first + 1, row, rstd);
   }
+}
+
+void LayerNorm(const ReferenceCall& call) {
+  LayerNormOf(call, call.operand(0), 1);
 }
 
 void LayerNormGradient(const ReferenceCall& call) {
@@ -70,8 +74,7 @@ void LayerNormGradient(const ReferenceCall& call) {
   }
 }
 
-void RmsNorm(const ReferenceCall& call) {
-  const Elements& x = call.operand(0);
+void RmsNormOf(const ReferenceCall& call, const Elements& x, int first) {
   const int64_t columns = x.dim(-1);
   for (int64_t row = 0; row < Rows(x); ++row) {
     double mean_square = 0;
@@ -83,10 +86,20 @@ void RmsNorm(const ReferenceCall& call) {
         1 / std::sqrt(mean_square + call.attributes().Double("epsilon"));
     for (int64_t c = 0; c < columns; ++c) {
       const double h = RoundTo(x.dtype(), x.GetFlat(row * columns + c) * rstd);
-      call.Store(0, row * columns + c, h * call.operand(1).Get(c));
+      call.Store(first - 1, row * columns + c, h * call.operand(first).Get(c));
     }
-    call.Store(1, row, rstd);
+    call.Store(first, row, rstd);
   }
+}
+
+void RmsNorm(const ReferenceCall& call) { RmsNormOf(call, call.operand(0), 1); }
+
+// sum = a + b, then `norm` of it.
+template <void (*norm)(const ReferenceCall& call, const Elements& x, int first)>
+void OfSum(const ReferenceCall& call) {
+  for (int64_t i = 0; i < call.result(0).size(); ++i)
+    call.Store(0, i, call.operand(0).GetFlat(i) + call.operand(1).GetFlat(i));
+  norm(call, call.result(0), 2);
 }
 
 void RmsNormGradient(const ReferenceCall& call) {
@@ -124,6 +137,8 @@ absl::Span<const KernelDef> NormReferenceKernels() {
        .prepare = PrepareReference<LayerNormGradient>},
       {.op = "rms_norm", .prepare = PrepareReference<RmsNorm>},
       {.op = "rms_norm_gradient", .prepare = PrepareReference<RmsNormGradient>},
+      {.op = "add_layer_norm", .prepare = PrepareReference<OfSum<LayerNormOf>>},
+      {.op = "add_rms_norm", .prepare = PrepareReference<OfSum<RmsNormOf>>},
   };
   return kernels;
 }

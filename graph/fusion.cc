@@ -1,0 +1,382 @@
+#include "graph/fusion.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+
+namespace shardgraph {
+namespace {
+
+using Ids = absl::InlinedVector<ValueId, 4>;
+
+// Operands without those that results accumulate into.
+int NumPlainOperands(const Node& node) {
+  const uint64_t mask =
+      static_cast<uint64_t>(node.attributes.Int("accumulate"));
+  return static_cast<int>(node.operands.size()) - std::popcount(mask);
+}
+
+// An absent attribute counts as 0 or "".
+bool HasAttributes(const Attributes& attributes, const Attributes& wanted) {
+  for (const auto& [name, value] : wanted.entries()) {
+    const bool equal =
+        std::holds_alternative<int64_t>(value)
+            ? attributes.Int(name) == std::get<int64_t>(value)
+            : attributes.String(name) == std::get<std::string>(value);
+    if (!equal) return false;
+  }
+  return true;
+}
+
+class Fuser {
+ public:
+  Fuser(Graph& graph, PhaseId phase, const FusionPattern& pattern)
+      : graph_(graph),
+        program_(graph.phases[phase].nodes),
+        pattern_(ParseFusion(pattern)) {}
+
+  int Run() {
+    const OpDef* const last = pattern_.replaces.back().op;
+    for (size_t i = 0; i < program_.size(); ++i) {
+      if (program_[i] == kNone || graph_.nodes[program_[i]].op != last)
+        continue;
+      if (accesses_.empty()) IndexAccesses();
+      bound_.assign(pattern_.variables, std::nullopt);
+      positions_.assign(pattern_.replaces.size(), -1);
+      fused_ += TryFuse(pattern_.replaces.size() - 1, i);
+    }
+    if (fused_ > 0) Finish();
+    return fused_;
+  }
+
+ private:
+  struct Touch {
+    int64_t position;
+    int64_t begin;
+    int64_t end;
+    bool write;
+  };
+
+  const Node& NodeAt(int64_t position) const {
+    return graph_.nodes[program_[position]];
+  }
+
+  void AddAccesses(int64_t position) {
+    std::vector<Access> accesses;
+    AppendAccesses(graph_, NodeAt(position), &accesses);
+    for (const Access& access : accesses) {
+      accesses_[access.buffer].push_back(
+          {position, access.begin, access.end, access.write});
+    }
+  }
+  void IndexAccesses() {
+    for (size_t i = 0; i < program_.size(); ++i) AddAccesses(i);
+  }
+
+  // Takes the node at `position` as number `k` of the pattern, looks for the
+  // others and replaces all. False, with nothing changed, when that does not
+  // work.
+  bool TryFuse(size_t k, int64_t position) {
+    const auto bound = bound_;
+    positions_[k] = position;
+    if (Bind(pattern_.replaces[k], NodeAt(position)) && FindOthers())
+      return true;
+    positions_[k] = -1;
+    bound_ = bound;
+    return false;
+  }
+
+  bool FindOthers() {
+    // Whoever is known by a value that it shares with those found so far.
+    for (size_t k = 0; k < positions_.size(); ++k) {
+      if (positions_[k] >= 0) continue;
+      for (int64_t position : Candidates(pattern_.replaces[k])) {
+        const bool taken = std::find(positions_.begin(), positions_.end(),
+                                     position) != positions_.end();
+        if (!taken && TryFuse(k, position)) return true;
+      }
+      return false;
+    }
+    return Replace();
+  }
+
+  // Where a node of the pattern may stand, given what is bound.
+  std::vector<int64_t> Candidates(const FusionNode& wanted) const {
+    std::vector<int64_t> candidates;
+    const auto add = [&](int variable, bool write) {
+      if (!bound_[variable].has_value() || bound_[variable]->size() != 1)
+        return;
+      const Value& value = graph_.values[bound_[variable]->front()];
+      const auto found = accesses_.find(value.buffer);
+      if (found == accesses_.end()) return;
+      for (const Touch& touch : found->second) {
+        if (touch.write == write && touch.begin == value.begin() &&
+            touch.end == value.end() &&
+            NodeAt(touch.position).op == wanted.op) {
+          candidates.push_back(touch.position);
+        }
+      }
+    };
+    for (int variable : wanted.results) add(variable, true);
+    if (!candidates.empty()) return candidates;
+    for (int variable : wanted.operands) add(variable, false);
+    return candidates;
+  }
+
+  bool SameValue(ValueId a, ValueId b) const {
+    if (a == b) return true;
+    const Value &x = graph_.values[a], &y = graph_.values[b];
+    return x.buffer == y.buffer && x.offset == y.offset && x.type == y.type &&
+           x.version == y.version;
+  }
+
+  bool BindTo(int variable, Ids values) {
+    std::optional<Ids>& bound = bound_[variable];
+    if (!bound.has_value()) {
+      bound = std::move(values);
+      return true;
+    }
+    return std::equal(bound->begin(), bound->end(), values.begin(),
+                      values.end(),
+                      [&](ValueId a, ValueId b) { return SameValue(a, b); });
+  }
+
+  bool Bind(const FusionNode& wanted, const Node& node) {
+    const int operands = NumPlainOperands(node);
+    const int named = static_cast<int>(wanted.operands.size()) - wanted.rest;
+    if (node.op != wanted.op || node.workspace != kNone ||
+        node.results.size() != wanted.results.size() || operands < named ||
+        (!wanted.rest && operands != named) ||
+        !HasAttributes(node.attributes, wanted.attributes)) {
+      return false;
+    }
+    for (size_t r = 0; r < wanted.results.size(); ++r) {
+      if (!BindTo(wanted.results[r], {node.results[r]})) return false;
+    }
+    for (int i = 0; i < named; ++i) {
+      if (!BindTo(wanted.operands[i], {node.operands[i]})) return false;
+    }
+    return !wanted.rest || BindTo(wanted.operands.back(),
+                                  Ids(node.operands.begin() + named,
+                                      node.operands.begin() + operands));
+  }
+
+  bool IsReplaced(int64_t position) const {
+    return std::find(positions_.begin(), positions_.end(), position) !=
+           positions_.end();
+  }
+
+  // The node that would take the place of those found; its place is open.
+  std::optional<Node> MakeFused() const {
+    Node fused = NodeAt(positions_.back());
+    fused.op = pattern_.by.op;
+    fused.attributes = {};
+    fused.operands.clear();
+    fused.results.clear();
+    int64_t accumulate = 0;
+    std::map<int, ValueId> destinations;  // by result of the fused node
+    for (size_t k = 0; k < positions_.size(); ++k) {
+      const Node& node = NodeAt(positions_[k]);
+      if (node.direction != fused.direction || node.lane != fused.lane)
+        return std::nullopt;
+      for (const auto& [name, value] : node.attributes.entries()) {
+        if (name == "accumulate") continue;
+        for (const auto& [other, set] : fused.attributes.entries()) {
+          if (other == name && set != value) return std::nullopt;
+        }
+        fused.attributes.Set(name, value);
+      }
+      int destination = NumPlainOperands(node);
+      for (size_t r = 0; r < node.results.size(); ++r) {
+        if ((node.attributes.Int("accumulate") >> r & 1) == 0) continue;
+        const auto& results = pattern_.by.results;
+        const auto found = std::find(results.begin(), results.end(),
+                                     pattern_.replaces[k].results[r]);
+        if (found == results.end()) return std::nullopt;
+        const int index = static_cast<int>(found - results.begin());
+        accumulate |= int64_t{1} << index;
+        destinations[index] = node.operands[destination++];
+      }
+    }
+    for (const auto& [name, value] : pattern_.by.attributes.entries())
+      fused.attributes.Set(name, value);
+    if (accumulate != 0) fused.attributes.SetInt("accumulate", accumulate);
+    for (int variable : pattern_.by.operands) {
+      for (ValueId value : *bound_[variable]) fused.operands.push_back(value);
+    }
+    for (const auto& [index, value] : destinations)
+      fused.operands.push_back(value);
+    for (int variable : pattern_.by.results)
+      fused.results.push_back(bound_[variable]->front());
+    return fused;
+  }
+
+  // The op takes over the results as they are.
+  bool Fits(const Node& fused) const {
+    std::vector<TensorType> types;
+    if (!InferResults(*fused.op, fused.attributes, graph_.OperandTypes(fused),
+                      &types)
+             .ok() ||
+        types.size() != fused.results.size()) {
+      return false;
+    }
+    const auto overlap = [](const Value& a, const Value& b) {
+      return a.buffer == b.buffer && a.begin() < b.end() && b.begin() < a.end();
+    };
+    for (size_t r = 0; r < types.size(); ++r) {
+      const Value& result = graph_.values[fused.results[r]];
+      if (result.type.dtype != types[r].dtype ||
+          result.type.shape != types[r].shape) {
+        return false;
+      }
+      const int tied = TiedOperand(*fused.op, fused.attributes,
+                                   fused.operands.size(), types.size(), r);
+      if (tied < 0 && !result.type.contiguous() &&
+          (fused.op->strided_results >> r & 1) == 0) {
+        return false;
+      }
+      for (size_t i = 0; i < fused.operands.size(); ++i) {
+        if (static_cast<int>(i) != tied &&
+            overlap(graph_.values[fused.operands[i]], result)) {
+          return false;
+        }
+      }
+      for (size_t other = 0; other < r; ++other) {
+        if (overlap(graph_.values[fused.results[other]], result)) return false;
+      }
+    }
+    return true;
+  }
+
+  // Results that go are nobody else's business.
+  bool OthersKnowOnlyResults(const Node& fused) const {
+    for (int64_t position : positions_) {
+      for (ValueId id : NodeAt(position).results) {
+        if (std::find(fused.results.begin(), fused.results.end(), id) !=
+            fused.results.end()) {
+          continue;
+        }
+        const Value& value = graph_.values[id];
+        if (graph_.buffers[value.buffer].lifetime != Lifetime::kPhase)
+          return false;
+        for (const auto& [name, output] : graph_.outputs) {
+          if (graph_.values[output].buffer == value.buffer) return false;
+        }
+        const auto found = accesses_.find(value.buffer);
+        if (found == accesses_.end()) continue;  // no bytes
+        for (const Touch& touch : found->second) {
+          if (touch.begin < value.end() && value.begin() < touch.end &&
+              !IsReplaced(touch.position)) {
+            return false;
+          }
+        }
+      }
+    }
+    return true;
+  }
+
+  // The node at `from` may as well run at `to`: nobody between touches what it
+  // touches, reads of both apart.
+  bool CanMove(int64_t from, int64_t to) const {
+    std::vector<Access> accesses;
+    AppendAccesses(graph_, NodeAt(from), &accesses);
+    const auto [begin, end] = std::minmax(from, to);
+    for (const Access& access : accesses) {
+      for (const Touch& touch : accesses_.find(access.buffer)->second) {
+        if (touch.position > begin && touch.position < end &&
+            (touch.write || access.write) && touch.begin < access.end &&
+            access.begin < touch.end && !IsReplaced(touch.position)) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+  bool CanMeetAt(int64_t place) const {
+    return std::all_of(
+        positions_.begin(), positions_.end(),
+        [&](int64_t position) { return CanMove(position, place); });
+  }
+
+  bool Replace() {
+    std::optional<Node> fused = MakeFused();
+    if (!fused.has_value() || !Fits(*fused) || !OthersKnowOnlyResults(*fused))
+      return false;
+    const auto [first, last] =
+        std::minmax_element(positions_.begin(), positions_.end());
+    int64_t place = *last;
+    if (!CanMeetAt(place)) place = *first;
+    if (!CanMeetAt(place)) return false;
+
+    for (int64_t position : positions_) {
+      std::vector<Access> accesses;
+      AppendAccesses(graph_, NodeAt(position), &accesses);
+      for (const Access& access : accesses) {
+        std::vector<Touch>& touches = accesses_[access.buffer];
+        touches.erase(std::remove_if(touches.begin(), touches.end(),
+                                     [&](const Touch& touch) {
+                                       return touch.position == position;
+                                     }),
+                      touches.end());
+      }
+    }
+    const NodeId id = program_[place];
+    for (int64_t position : positions_) {
+      replaced_by_[program_[position]] = id;
+      if (position != place) program_[position] = kNone;
+    }
+    fused->scope = graph_.nodes[id].scope;
+    fused->unit = graph_.nodes[id].unit;
+    graph_.nodes[id] = *std::move(fused);
+    AddAccesses(place);
+    return true;
+  }
+
+  void Finish() {
+    program_.erase(std::remove(program_.begin(), program_.end(), kNone),
+                   program_.end());
+    for (Value& value : graph_.values) {
+      if (const auto found = replaced_by_.find(value.producer);
+          found != replaced_by_.end()) {
+        value.producer = found->second;
+      }
+    }
+  }
+
+  Graph& graph_;
+  std::vector<NodeId>& program_;  // kNone: replaced
+  const ParsedFusion pattern_;
+  std::map<BufferId, std::vector<Touch>> accesses_;
+  std::map<NodeId, NodeId> replaced_by_;
+  // The match being tried: values of variables, positions of nodes.
+  std::vector<std::optional<Ids>> bound_;
+  std::vector<int64_t> positions_;
+  int fused_ = 0;
+};
+
+}  // namespace
+
+int Fuse(Graph& graph, PhaseId phase, const FusionPattern& pattern) {
+  return Fuser(graph, phase, pattern).Run();
+}
+
+absl::Span<const FusionPattern> FusionPatterns() {
+  static constexpr FusionPattern patterns[] = {
+      {.name = "add_layer_norm",
+       .replaces = "sum = add(a, b);"
+                   "y, mean, rstd = layer_norm(sum, weight...)",
+       .by = "sum, y, mean, rstd = add_layer_norm(a, b, weight...)"},
+      {.name = "add_rms_norm",
+       .replaces = "sum = add(a, b); y, rstd = rms_norm(sum, weight)",
+       .by = "sum, y, rstd = add_rms_norm(a, b, weight)"},
+  };
+  return patterns;
+}
+
+}  // namespace shardgraph

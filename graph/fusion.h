@@ -1,0 +1,69 @@
+// Fusion: chains of nodes are replaced by one node each, as a table of patterns
+// says.
+//
+// A pattern is two texts. `replaces` lists nodes in program order, `by` is the
+// node that takes their place:
+//
+//   replaces  sum = add(a, b); y, rstd = rms_norm(sum, weight)
+//   by        sum, y, rstd = add_rms_norm(a, b, weight)
+//
+// Names stand for values; a name that occurs twice is one value. All results of
+// a node are named; a last operand "name..." stands for however many there are.
+// Behind a node stand attributes: those of `replaces` must have that value
+// (an absent one counts as 0 or ""), those of `by` are set. Otherwise the fused
+// node has the attributes of all that it replaces.
+//
+// A match is replaced only where that changes no byte that anybody else reads:
+// - The nodes are of one phase, direction and lane.
+// - Results that `by` doesn't name are read by the replaced nodes alone.
+// - What lies between the nodes in the program leaves their operands and
+//   results alone, so that they can meet at the place of the last or the first.
+// - The fused op infers the types of the results that it takes over, with the
+//   strides they have, and none of them shares bytes with what it reads unless
+//   the op ties them.
+// - Nodes that accumulate do so in the fused op too, if it can.
+// Values keep their ids and bytes. The op must compute what the nodes did, bit
+// for bit: same rounding points, same order of sums.
+#ifndef GRAPH_FUSION_H_
+#define GRAPH_FUSION_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "graph/graph.h"
+
+namespace shardgraph {
+
+struct FusionPattern {
+  absl::string_view name;
+  absl::string_view replaces;
+  absl::string_view by;
+};
+
+// The table, in the order in which patterns are tried.
+absl::Span<const FusionPattern> FusionPatterns();
+
+// Replaces all matches of one pattern in a phase; returns how many.
+int Fuse(Graph& graph, PhaseId phase, const FusionPattern& pattern);
+
+// A pattern as Fuse uses it; variables are numbered.
+struct FusionNode {
+  const OpDef* op = nullptr;
+  std::vector<int> results;
+  std::vector<int> operands;
+  bool rest = false;  // the last operand stands for any number
+  Attributes attributes;
+};
+struct ParsedFusion {
+  std::vector<FusionNode> replaces;
+  FusionNode by;
+  int variables = 0;
+};
+// A text that is not a pattern is an invariant violation.
+ParsedFusion ParseFusion(const FusionPattern& pattern);
+
+}  // namespace shardgraph
+
+#endif  // GRAPH_FUSION_H_

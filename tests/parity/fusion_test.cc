@@ -1,0 +1,191 @@
+// Fused plans do what the composed ones do, bit for bit.
+#include "graph/fusion.h"
+
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/config/text_config.h"
+#include "graph/builder.h"
+#include "graph/passes.h"
+#include "graph/testing/interpreter.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/reference/kernels.h"
+#include "kernels/status_macros.h"
+#include "kernels/testing/conformance.h"
+#include "tests/harness/training_run.h"
+
+namespace shardgraph {
+namespace {
+
+// Nodes that one pattern replaces, over inputs of the graph; what is compared
+// becomes a named output.
+struct Chain {
+  const char* pattern;
+  std::function<void(GraphBuilder& b, DType dtype, int64_t rows,
+                     int64_t columns)>
+      emit;
+};
+
+void Output(GraphBuilder& b, absl::Span<const ValueId> values) {
+  auto& outputs = b.graph().outputs;
+  for (ValueId value : values)
+    outputs[absl::StrCat("output", outputs.size())] = value;
+}
+
+// Rows of `columns` with a gap behind each.
+ValueId Strided(GraphBuilder& b, absl::string_view name, DType dtype,
+                int64_t rows, int64_t columns) {
+  return b.View(b.Input(name, TensorType(dtype, {rows, columns + 3})), 0,
+                {rows, columns}, {columns + 3, 1});
+}
+
+const std::vector<Chain>& Chains() {
+  static const auto& chains = *new std::vector<Chain>{
+      {"add_layer_norm",
+       [](GraphBuilder& b, DType dtype, int64_t rows, int64_t columns) {
+         const TensorType vector(dtype, {columns});
+         const ValueId x = b.Input("x", TensorType(dtype, {rows, columns}));
+         for (const bool bias : {false, true}) {
+           const ValueId sum =
+               b.Emit1("add", {x, Strided(b, "z", dtype, rows, columns)});
+           std::vector<ValueId> operands = {sum, b.Input("weight", vector)};
+           if (bias) operands.push_back(b.Input("bias", vector));
+           Output(b, {sum});
+           Output(b, b.Emit("layer_norm", operands,
+                            Attributes()
+                                .SetDouble("epsilon", 1e-5)
+                                .SetInt("bias", bias)));
+         }
+       }},
+      {"add_rms_norm",
+       [](GraphBuilder& b, DType dtype, int64_t rows, int64_t columns) {
+         const ValueId x = b.Input("x", TensorType(dtype, {rows, columns}));
+         const ValueId sum =
+             b.Emit1("add", {Strided(b, "z", dtype, rows, columns), x});
+         Output(b, {sum});
+         Output(b,
+                b.Emit("rms_norm",
+                       {sum, b.Input("weight", TensorType(dtype, {columns}))},
+                       Attributes().SetDouble("epsilon", 1e-5)));
+       }},
+  };
+  return chains;
+}
+
+std::vector<std::string> Outputs(const Graph& graph,
+                                 const KernelTable& kernels) {
+  Interpreter interpreter(graph, kernels);
+  uint64_t seed = 1;
+  for (const auto& [name, value] : graph.inputs) {
+    interpreter.Write(
+        value,
+        UniformValues(graph.values[value].type.num_elements(), -2, 2, seed++));
+  }
+  SG_CHECK_OK(interpreter.Run("p"));
+  std::vector<std::string> outputs;
+  for (const auto& [name, value] : graph.outputs)
+    outputs.push_back(interpreter.Bytes(value));
+  return outputs;
+}
+
+TEST(Fusion, FusedEqualsComposed) {
+  for (const Chain& chain : Chains()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const auto& [rows, columns] :
+           {std::pair<int64_t, int64_t>{1, 1}, {3, 16}, {33, 259}}) {
+        SCOPED_TRACE(absl::StrCat(chain.pattern, " ", DTypeName(dtype), " [",
+                                  rows, ",", columns, "]"));
+        Graph graph;
+        GraphBuilder b(&graph);
+        b.SetPhase("p");
+        chain.emit(b, dtype, rows, columns);
+        const auto composed = Outputs(graph, CpuKernels());
+        const auto composed_reference = Outputs(graph, ReferenceKernels());
+        const FusionPattern* pattern = nullptr;
+        for (const FusionPattern& p : FusionPatterns()) {
+          if (p.name == chain.pattern) pattern = &p;
+        }
+        ASSERT_NE(pattern, nullptr);
+        const size_t nodes = graph.phases[0].nodes.size();
+        const int fused = Fuse(graph, 0, *pattern);
+        ASSERT_GT(fused, 0);
+        // Nothing is left of what a pattern replaces.
+        EXPECT_EQ(graph.phases[0].nodes.size(), static_cast<size_t>(fused));
+        EXPECT_LT(static_cast<size_t>(fused), nodes);
+        EXPECT_EQ(Outputs(graph, CpuKernels()), composed);
+        EXPECT_EQ(Outputs(graph, ReferenceKernels()), composed_reference);
+      }
+    }
+  }
+}
+
+TEST(Fusion, EveryPatternHasAChain) {
+  std::set<std::string> patterns, chains;
+  for (const FusionPattern& pattern : FusionPatterns())
+    patterns.insert(std::string(pattern.name));
+  for (const Chain& chain : Chains()) chains.insert(chain.pattern);
+  EXPECT_EQ(chains, patterns);
+}
+
+constexpr char kGpt2[] =
+    R"(gpt2 { vocab_size: 131 n_positions: 16 n_embd: 36 n_layer: 3 n_head: 3
+       resid_pdrop: 0 embd_pdrop: 0 attn_pdrop: 0.1 initializer_range: 0.15 })";
+constexpr char kLlama[] =
+    R"(llama { vocab_size: 131 hidden_size: 36 intermediate_size: 50
+       num_hidden_layers: 3 num_attention_heads: 6 num_key_value_heads: 2
+       max_position_embeddings: 16 initializer_range: 0.15 })";
+
+// Steps of fused plans give the losses and weights of composed ones.
+TEST(Fusion, TrainingIsTheSame) {
+  for (const char* model : {kGpt2, kLlama}) {
+    for (const char* compute : {"FP32", "BF16"}) {
+      for (const char* recompute : {"NONE", "FULL"}) {
+        SCOPED_TRACE(absl::StrCat(model, " ", compute, " ", recompute));
+        TrainConfig config;
+        SG_CHECK_OK(ParseTextConfig(
+            absl::StrCat("model { ", model, " } precision { compute: ", compute,
+                         " } shard { recompute: ", recompute, R"( }
+                         optimizer { learning_rate: 0.01 }
+                         schedule { kind: CONSTANT }
+                         data { batch_size: 4 sequence_length: 16
+                                micro_batch_size: 2 }
+                         run { steps: 3 seed: 7 })"),
+            "test", &config));
+        TrainingRunOptions options;
+        options.world_size = 2;
+        int fused = 0;
+        options.after_step = [&](int rank, int64_t step, Executor&,
+                                 const TrainingPlan& plan) {
+          if (rank != 0 || step != 0) return;
+          for (const Phase& phase : plan.plan.graph.phases) {
+            for (NodeId id : phase.nodes) {
+              for (const FusionPattern& pattern : FusionPatterns()) {
+                fused +=
+                    ParseFusion(pattern).by.op == plan.plan.graph.nodes[id].op;
+              }
+            }
+          }
+        };
+        const auto run = RunTraining(config, options);
+        SG_CHECK_OK(run);
+        EXPECT_GT(fused, 0);
+        config.mutable_run()->add_unfused("all");
+        fused = 0;
+        const auto composed = RunTraining(config, options);
+        SG_CHECK_OK(composed);
+        EXPECT_EQ(fused, 0);
+        EXPECT_EQ(run->losses, composed->losses);
+        EXPECT_EQ(run->gradient_norms, composed->gradient_norms);
+        EXPECT_EQ(run->weights, composed->weights);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardgraph
