@@ -21,15 +21,30 @@ int64_t ChunkRows(const Attributes& attributes, const TensorType& x) {
   return std::min(attributes.Int("chunk_rows"), x.dim(0));
 }
 
-// Bytes of the losses of a chunk's rows, which precede its logits.
-int64_t LossBytes(int64_t rows) { return (rows * 4 + 255) / 256 * 256; }
+// How the workspace is divided: losses of a chunk's rows, logits, scratch
+// memory of products.
+struct Layout {
+  int64_t logits = 0;  // where they begin
+  int64_t scratch = 0;
+  int64_t scratch_bytes = 0;
+
+  Layout(const Attributes& attributes, const TensorType& x,
+         const TensorType& weight) {
+    const int64_t rows = ChunkRows(attributes, x);
+    const int64_t vocabulary = weight.dim(0), width = x.dim(1);
+    logits = RoundUp(rows * 4);
+    scratch = logits + RoundUp(rows * vocabulary * SizeOf(x.dtype));
+    scratch_bytes = std::max(GemmScratchBytes(rows, vocabulary, width),
+                             GemmScratchBytes(vocabulary, width, rows));
+  }
+  static int64_t RoundUp(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+};
 
 int64_t Workspace(const Attributes& attributes,
                   absl::Span<const TensorType> operands,
                   absl::Span<const TensorType>) {
-  const int64_t rows = ChunkRows(attributes, operands[0]);
-  return LossBytes(rows) +
-         rows * operands[1].dim(0) * SizeOf(operands[0].dtype);
+  const Layout layout(attributes, operands[0], operands[1]);
+  return layout.scratch + layout.scratch_bytes;
 }
 
 absl::Status CheckTaken(DType dtype) {
@@ -68,8 +83,11 @@ class CrossEntropyHead {
         weight_(context.operands[1]),
         targets_(context.operands[2].as<int32_t>()),
         stats_(context.results[0].as<double>()),
-        losses_(context.workspace.as<float>()),
-        logits_(context.workspace.as<char>() + LossBytes(chunk_rows_)) {
+        losses_(context.workspace.as<float>()) {
+    const Layout layout(*context.attributes, x_.type, weight_.type);
+    logits_ = context.workspace.as<char>() + layout.logits;
+    options_.scratch = context.workspace.as<char>() + layout.scratch;
+    options_.scratch_bytes = layout.scratch_bytes;
     if (!gradient_) return;
     loss_scale_ = context.operands[3].as<float>();
     nominal_tokens_ = context.operands[4].as<double>();
@@ -114,7 +132,7 @@ class CrossEntropyHead {
     forward.a = AsGemmMatrix(x);
     forward.b = Transposed(AsGemmMatrix(weight_));
     SetGemmResult(logits, &forward);
-    RunGemm(forward, pool);
+    RunGemm(forward, pool, options_);
     const int64_t grain = 1 + kLogitsPerTask / (1 + vocabulary());
     pool->ParallelFor(rows, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) Row(first + i, i);
@@ -128,7 +146,7 @@ class CrossEntropyHead {
     to_x.a = AsGemmMatrix(logits);
     to_x.b = AsGemmMatrix(weight_);
     SetGemmResult(Rows(dx_, first, rows), &to_x);
-    RunGemm(to_x, pool);
+    RunGemm(to_x, pool, options_);
 
     GemmProblem to_weight;
     to_weight.m = vocabulary();
@@ -138,7 +156,7 @@ class CrossEntropyHead {
     to_weight.b = AsGemmMatrix(x);
     SetGemmResult(dweight_, &to_weight);
     to_weight.accumulate = accumulate_ || first > 0;
-    RunGemm(to_weight, pool);
+    RunGemm(to_weight, pool, options_);
   }
 
   // Row n, the chunk's i-th: its loss; its logits become their gradient.
@@ -180,6 +198,7 @@ class CrossEntropyHead {
   double* stats_;
   float* losses_;
   char* logits_;
+  GemmOptions options_;
   const float* loss_scale_ = nullptr;
   const double* nominal_tokens_ = nullptr;
   Tensor dx_;

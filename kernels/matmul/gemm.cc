@@ -20,8 +20,11 @@ constexpr int64_t kMinSharedRows = 192;
 constexpr int64_t kMinSharedColumns = 512;
 constexpr int64_t kMinSharedElements = 1 << 15;
 
+// Of columns whose panels are shared at a time.
+constexpr int64_t kMinChunk = 128;
+
 // Elements of tiles that are not stored to c.
-constexpr int64_t kMaxDiscarded = 144 * 512;
+constexpr int64_t kMaxDiscarded = 384 * 128;
 
 const GemmKernels* override_kernels = nullptr;
 
@@ -34,14 +37,18 @@ const GemmKernels& KernelsFor(const GemmProblem& problem, CpuTarget target) {
                     &avx512::kGemmKernels);
 }
 
-// Rows of a tile: packed, they take a third of the second-level cache.
+int64_t CacheBytes() {
+  static const int64_t bytes =
+      std::max<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE), 256 << 10);
+  return bytes;
+}
+
+// Packed rows of a tile take a third of the second-level cache, its sums half.
 int64_t TileRows() {
-  static const int64_t rows = [] {
-    const int64_t cache =
-        std::max<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE), 256 << 10);
-    return std::min<int64_t>(cache / 3 / (kGemmDepth * 4), kGemmMaxRows);
-  }();
-  return rows;
+  return std::min<int64_t>(CacheBytes() / 3 / (kGemmDepth * 4), kGemmMaxRows);
+}
+int64_t TileElements() {
+  return std::min<int64_t>(CacheBytes() / 2 / 4, kGemmMaxElements);
 }
 
 // `size` in equal parts of whole panels, none longer than `longest` (a multiple
@@ -103,7 +110,9 @@ void Run(const GemmProblem& problem, ThreadPool* pool,
                               kernels.panel_columns * kernels.element_bytes;
   const int64_t panels =
       panel_bytes == 0 ? 0 : options.scratch_bytes / panel_bytes / ranges;
-  const bool shared = options.scratch != nullptr && panels > 0;
+  // Rows of a are packed again for each chunk: few panels would not pay.
+  const bool shared = options.scratch != nullptr && panels > 0 &&
+                      panels * kernels.panel_columns >= std::min(n, kMinChunk);
   const int64_t chunk =
       shared ? std::min(n, panels * kernels.panel_columns) : n;
   const int64_t c_bytes = problem.c_bf16 ? 2 : 4;
@@ -133,7 +142,7 @@ void Run(const GemmProblem& problem, ThreadPool* pool,
     }
     const Division division =
         Divide(kernels, problem.m, width, pool->num_threads(),
-               discard ? kMaxDiscarded / ranges : kGemmMaxElements);
+               discard ? kMaxDiscarded / ranges : TileElements());
     const int64_t row_tiles = DivideUp(problem.m, division.rows);
     const int64_t column_tiles = DivideUp(width, division.columns);
     const auto body = [&](int64_t i, float* discarded) {

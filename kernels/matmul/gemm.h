@@ -32,7 +32,8 @@ void SetGemmResult(const Tensor& tensor, GemmProblem* problem);
 int64_t GemmScratchBytes(int64_t m, int64_t n, int64_t k);
 
 struct GemmOptions {
-  void* scratch = nullptr;  // 64-byte aligned
+  // 64-byte aligned; of any size: not used where it is too small to help.
+  void* scratch = nullptr;
   int64_t scratch_bytes = 0;
   CpuTarget target = BestCpuTarget();
 };

@@ -43,11 +43,11 @@ struct GemmTile {
   int64_t c_row_stride = 0;
 };
 
-// Bounds of a tile, which lives on the stack: 1.3 MiB with the rest. A tile has
+// Bounds of a tile, which lives on the stack: 1 MiB with the rest. A tile has
 // at most kGemmMaxRows rows, and rounded up to whole panels at most
 // kGemmMaxElements elements.
 inline constexpr int64_t kGemmMaxRows = 384;
-inline constexpr int64_t kGemmMaxElements = 144 * 1024;
+inline constexpr int64_t kGemmMaxElements = 384 * 256;
 
 // The functions of one target. b is packed in panels: `panel_columns` columns,
 // all of k (rounded up to panel_depth) behind each other, `element_bytes` each;
