@@ -12,12 +12,12 @@ cd "$(dirname "$0")/.."
 mutations=$(cat <<'END'
 drop_norm_reduction | fsdp/train/step_builder.cc | s/if (layout_.shards() > 1) {/if (layout_.shards() > 99) {/ | //tests/parity:training_fixture_test
 drop_loss_reduction | fsdp/train/step_builder.cc | s/if (world_ == 1) return;/if (world_ > 0) return;/ | //tests/parity:training_fixture_test
-scale_gradient      | kernels/pointwise/cpu.cc   | s/to_gate\[i\] = T(y \*/to_gate[i] = T(0.9f * y */ | //tests/parity:training_fixture_test
+scale_gradient      | kernels/pointwise/pointwise_run.cc | s/return d \* u \*/return 0.9f * d * u */ | //tests/parity:training_fixture_test
 read_pad            | fsdp/shard/flat_parameter.cc | s/push_back({end, end + parameter->numel(), group})/push_back({end, end + parameter->numel() + 1, group})/ | //tests/property:random_models_test
 reuse_dropout_seed  | graph/model/layer.cc       | s/HashName(site)/HashName("site")/ | //graph/model:emit_test
 reuse_dropout_step  | kernels/random/cpu.cc      | s/MakeRandomKey(seed, name, \*run_step,/MakeRandomKey(seed, name, 0 * *run_step,/ | //kernels/random:dropout_test
 omit_edge           | graph/schedule.cc          | s/^  return schedule;/  if (!schedule.edges.empty()) schedule.edges.pop_back();\n  return schedule;/ | //tests/property:random_models_test
-skip_accumulation   | kernels/optimizer/cpu.cc   | s/first = \*micro == 0/first = *micro >= 0/ | //tests/parity:training_fixture_test
+skip_accumulation   | kernels/optimizer/cpu.cc   | s/\*micro == 0 ? Pointwise/*micro >= 0 ? Pointwise/ | //tests/parity:training_fixture_test
 END
 )
 
