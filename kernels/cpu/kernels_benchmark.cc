@@ -25,6 +25,7 @@
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/kernel.h"
+#include "kernels/loss/loss_row.h"
 #include "kernels/op_table.h"
 
 namespace shardgraph {
@@ -117,9 +118,40 @@ class Memory {
   std::vector<std::vector<double>> memory_;
 };
 
-void Run(benchmark::State& state, const Case& c) {
-  const int threads = static_cast<int>(state.range(0));
-  const auto pool = MakeThreadPool(threads);
+// Times `launch` beside the peaks. FLOPs of matrix products; 0: what counts is
+// the bytes.
+template <typename Launch>
+void Measure(benchmark::State& state, ThreadPool* pool, double bytes,
+             double flops, Launch launch) {
+  const int threads = pool->num_threads();
+  Peaks peaks(pool);
+  double best = 1e9, last = 0;
+  peaks.Measure();
+  launch();
+  for (auto _ : state) {
+    const double begin = Now(threads);
+    launch();
+    const double end = Now(threads);
+    best = std::min(best, end - begin);
+    if (end - last > 0.1) {
+      peaks.Measure();
+      last = Now(threads);
+    }
+  }
+  state.counters["best_us"] = best * 1e6;
+  if (flops > 0) {
+    state.counters["GFLOP/s"] = flops / best * 1e-9;
+    state.counters["of_fma"] = flops / best / peaks.flops();
+    state.counters["fma"] = peaks.flops() * 1e-9;
+  } else {
+    state.counters["GB/s"] = bytes / best * 1e-9;
+    state.counters["of_triad"] = bytes / best / peaks.bytes();
+    state.counters["triad"] = peaks.bytes() * 1e-9;
+  }
+}
+
+void RunCase(benchmark::State& state, const Case& c) {
+  const auto pool = MakeThreadPool(static_cast<int>(state.range(0)));
   const OpDef* const op = FindOp(c.op);
   SG_CHECK(op != nullptr) << c.op;
   std::vector<TensorType> types;
@@ -155,32 +187,30 @@ void Run(benchmark::State& state, const Case& c) {
   SG_CHECK(prepared.ok()) << prepared.status().ToString();
   Lane lane;
   lane.pool = pool.get();
-  Peaks peaks(pool.get());
-  double best = 1e9, last = 0;
-  peaks.Measure();
-  SG_CHECK_EQ((*prepared)->Launch(lane), absl::OkStatus());
-  for (auto _ : state) {
-    const double begin = Now(threads);
-    benchmark::DoNotOptimize((*prepared)->Launch(lane).ok());
-    const double end = Now(threads);
-    best = std::min(best, end - begin);
-    if (end - last > 0.1) {
-      peaks.Measure();
-      last = Now(threads);
-    }
-  }
   const OpCost cost = CostOf(*op, c.attributes, c.operands, types);
-  const double bytes = c.bytes > 0 ? c.bytes : static_cast<double>(cost.bytes);
-  state.counters["best_us"] = best * 1e6;
-  if (cost.matmul_flops > 0) {
-    state.counters["GFLOP/s"] = cost.matmul_flops / best * 1e-9;
-    state.counters["of_fma"] = cost.matmul_flops / best / peaks.flops();
-    state.counters["fma"] = peaks.flops() * 1e-9;
-  } else {
-    state.counters["GB/s"] = bytes / best * 1e-9;
-    state.counters["of_triad"] = bytes / best / peaks.bytes();
-    state.counters["triad"] = peaks.bytes() * 1e-9;
-  }
+  Measure(state, pool.get(),
+          c.bytes > 0 ? c.bytes : static_cast<double>(cost.bytes),
+          cost.matmul_flops,
+          [&] { benchmark::DoNotOptimize((*prepared)->Launch(lane).ok()); });
+}
+
+// The head's softmax without its products: logits are read twice and written.
+void RunSoftmax(benchmark::State& state) {
+  constexpr int64_t kRows = 128, kVocabulary = 50304;
+  const auto pool = MakeThreadPool(static_cast<int>(state.range(0)));
+  Memory memory;
+  const Tensor logits =
+      memory.Make(TensorType(DType::kBF16, {kRows, kVocabulary}));
+  Measure(state, pool.get(), 6.0 * kRows * kVocabulary, 0, [&] {
+    pool->ParallelFor(kRows, 1, [&](int64_t begin, int64_t end) {
+      for (; begin < end; ++begin) {
+        BFloat16* row = logits.as<BFloat16>() + begin * kVocabulary;
+        const LogSum sum =
+            SG_BEST_CPU_TARGET(LogSumExp)(row, true, kVocabulary);
+        SG_BEST_CPU_TARGET(ScaledSoftmax)(row, true, kVocabulary, sum, 1);
+      }
+    });
+  });
 }
 
 Attributes Bias() { return Attributes().SetInt("bias", 1); }
@@ -296,11 +326,6 @@ std::vector<Case> Cases() {
        causal,
        {lout, lq, lk, lk, lout, llse},
        {lq.strides, lk.strides, lk.strides}},
-      {"loss/cross_entropy_head",
-       "cross_entropy_head_gradient",
-       Attributes().SetInt("chunk_rows", 128).SetString("dtype", "F32"),
-       {bf16({128, 16}), bf16({50304, 16}), TensorType(DType::kI32, {128}),
-        f32({}), f64}},
   };
 }
 
@@ -311,12 +336,15 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   const std::vector<shardgraph::Case> cases = shardgraph::Cases();
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  for (const shardgraph::Case& c : cases) {
-    auto* const registered = benchmark::RegisterBenchmark(
-        c.name.c_str(),
-        [&c](benchmark::State& state) { shardgraph::Run(state, c); });
+  const auto add = [&](const std::string& name, auto run) {
+    auto* const registered = benchmark::RegisterBenchmark(name.c_str(), run);
     registered->UseRealTime()->Arg(1);
     if (cores > 1) registered->Arg(cores);
+  };
+  for (const shardgraph::Case& c : cases) {
+    add(c.name,
+        [&c](benchmark::State& state) { shardgraph::RunCase(state, c); });
   }
+  add("loss/softmax", shardgraph::RunSoftmax);
   benchmark::RunSpecifiedBenchmarks();
 }
