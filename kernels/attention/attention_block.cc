@@ -65,6 +65,18 @@ SG_VECTOR_INLINE void PackRows(const T* row, int64_t stride, int64_t n,
   }
 }
 
+// Asks for rows [t, t + kBlock) of a head, which the next tile will pack.
+void Prefetch(const AttentionHead& head, const HeadRows& rows, int64_t t,
+              int64_t end) {
+  const int64_t size = head.bf16 ? 2 : 4;
+  for (int64_t n = t; n < Min(t + kBlock, end); ++n) {
+    const char* row =
+        static_cast<const char*>(rows.data) + n * rows.stride * size;
+    for (int64_t byte = 0; byte < head.width * size; byte += 64)
+      __builtin_prefetch(row + byte, 0, 2);
+  }
+}
+
 // Rows [t, t + n) of a head.
 void Pack(const AttentionHead& head, const HeadRows& rows, int64_t t, int64_t n,
           Panels* panels) {
@@ -86,11 +98,28 @@ struct TransposedPanels {
 
 void Transpose(const Panels& panels, int64_t n, int64_t width, float factor,
                TransposedPanels* transposed) {
-  for (int64_t d = 0; d < width; ++d) {
+  typedef float Float4 __attribute__((vector_size(16), aligned(4), may_alias));
+  typedef int32_t Int4 __attribute__((vector_size(16)));
+  const Int4 low = {0, 4, 1, 5}, high = {2, 6, 3, 7};
+  // Four by four; rows and columns behind the end are there.
+  for (int64_t d = 0; d < width; d += 4) {
     const float* from = panels.data + d / kPanel * kPanelStride + d % kPanel;
-    for (int64_t i = 0; i < n; ++i) {
-      transposed->data[i / kPanel * TransposedPanels::kStride + d * kPanel +
-                       i % kPanel] = factor * from[i * kPanel];
+    for (int64_t i = 0; i < n; i += 4) {
+      Float4 row[4];
+      for (int k = 0; k < 4; ++k)
+        row[k] =
+            *reinterpret_cast<const Float4*>(from + (i + k) * kPanel) * factor;
+      const Float4 w = __builtin_shuffle(row[0], row[2], low);
+      const Float4 x = __builtin_shuffle(row[0], row[2], high);
+      const Float4 y = __builtin_shuffle(row[1], row[3], low);
+      const Float4 z = __builtin_shuffle(row[1], row[3], high);
+      Float4* const to = reinterpret_cast<Float4*>(
+          transposed->data + i / kPanel * TransposedPanels::kStride +
+          d * kPanel + i % kPanel);
+      to[0] = __builtin_shuffle(w, y, low);
+      to[kPanel / 4] = __builtin_shuffle(w, y, high);
+      to[2 * kPanel / 4] = __builtin_shuffle(x, z, low);
+      to[3 * kPanel / 4] = __builtin_shuffle(x, z, high);
     }
   }
 }
@@ -393,6 +422,8 @@ void KeysGradient(const AttentionHead* heads, int64_t count, int64_t j) {
       const int64_t rows = Min(kBlock, head.queries - i);
       Pack(head, head.q, i, rows, &q);
       Pack(head, head.dout, i, rows, &dout);
+      Prefetch(head, head.q, i + kBlock, head.queries);
+      Prefetch(head, head.dout, i + kBlock, head.queries);
       for (KeyBlock& block : blocks) {
         if (block.columns == 0 || (head.causal && block.j > i)) continue;
         TileGradient(head, i, rows, q, dout, &block);
@@ -491,6 +522,8 @@ void AttentionForward(const AttentionHead& head, int64_t i) {
     const int64_t columns = Min(kBlock, keys - j);
     Pack(head, head.k, j, columns, &k);
     Pack(head, head.v, j, columns, &v);
+    Prefetch(head, head.k, j + kBlock, keys);
+    Prefetch(head, head.v, j + kBlock, keys);
     for (QueryBlock& block : blocks) {
       const Tile tile{head, block.i, j, block.rows, columns};
       if (block.rows > 0 && tile.KeysEnd(block.rows - 1) > 0)

@@ -105,13 +105,7 @@ TEST_P(VectorTest, SumsDoNotDependOnTheWidth) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, VectorTest,
-                         testing::ValuesIn(SupportedCpuTargets()),
-                         [](const auto& info) {
-                           return info.param == CpuTarget::kBaseline
-                                      ? "Baseline"
-                                  : info.param == CpuTarget::kAvx2 ? "Avx2"
-                                                                   : "Avx512";
-                         });
+                         testing::ValuesIn(SupportedCpuTargets()));
 
 TEST(Float16Bits, ConvertsLikeFloat16) {
   for (int bits = 0; bits < 65536; ++bits) {
