@@ -29,10 +29,11 @@ constexpr int64_t kMaxDiscarded = 384 * 128;
 const GemmKernels* override_kernels = nullptr;
 
 const GemmKernels& KernelsFor(const GemmProblem& problem, CpuTarget target) {
-  if (problem.a.bf16 && problem.b.bf16) {
-    if (override_kernels != nullptr) return *override_kernels;
-    if (target == CpuTarget::kAmx) return amx::kGemmKernels;
-  }
+  const bool bf16 = problem.a.bf16 && problem.b.bf16;
+  if (override_kernels != nullptr &&
+      (bf16 || override_kernels->element_bytes == sizeof(float)))
+    return *override_kernels;
+  if (bf16 && target == CpuTarget::kAmx) return amx::kGemmKernels;
   return *ForTarget(target, &baseline::kGemmKernels, &avx2::kGemmKernels,
                     &avx512::kGemmKernels);
 }

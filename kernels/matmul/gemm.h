@@ -57,8 +57,8 @@ struct GemmEpilogue {
 void RunGemm(const GemmProblem& problem, ThreadPool* pool,
              const GemmOptions& options, const GemmEpilogue& epilogue);
 
-// Makes products of BF16 operands run on `kernels` while it lives: for tests.
-// Not thread-safe.
+// Makes products whose operands `kernels` takes run on them while it lives: for
+// tests. Not thread-safe.
 class GemmKernelsOverride {
  public:
   explicit GemmKernelsOverride(const GemmKernels& kernels);

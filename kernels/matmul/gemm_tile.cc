@@ -318,6 +318,7 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
 
 }  // namespace
 
+extern const GemmKernels kGemmKernels;  // also where no header declares it
 const GemmKernels kGemmKernels = {kRows, kColumns, 1, sizeof(float), Pack, Run};
 
 }  // namespace shardgraph::SG_CPU_TARGET

@@ -16,7 +16,11 @@
 
 namespace shardgraph {
 
+// Kernels for other processors, on code that runs everywhere.
 namespace amx_double {
+extern const GemmKernels kGemmKernels;
+}
+namespace avx512_double {
 extern const GemmKernels kGemmKernels;
 }
 
@@ -165,6 +169,11 @@ TEST(Matmul, Amx) {
     return op_case.operands[0].type.dtype != DType::kBF16;
   });
   CheckKernels(cases, MatmulReferenceKernels(), MatmulCpuKernels());
+}
+
+TEST(Matmul, Avx512) {
+  const GemmKernelsOverride avx512(avx512_double::kGemmKernels);
+  CheckKernels(Cases(), MatmulReferenceKernels(), MatmulCpuKernels());
 }
 
 TEST(Matmul, EveryOpHasCasesAndKernels) {
@@ -351,19 +360,22 @@ TEST_F(GemmTest, SharedPanelsAreExact) {
 
 // Blocks of k, of rows and of columns, whole and in part, with and without
 // shared panels.
-TEST_F(GemmTest, AmxIsExact) {
-  const GemmKernelsOverride amx(amx_double::kGemmKernels);
+TEST_F(GemmTest, DoublesAreExact) {
   const std::unique_ptr<ThreadPool> threads = MakeThreadPool(2);
   alignas(64) static char scratch[1 << 18];
-  for (const Sizes sizes : {Sizes{64, 96, 800}, Sizes{33, 70, 769},
-                            Sizes{1, 1, 1}, Sizes{250, 40, 31}}) {
-    for (const int64_t bytes : {0, 1 << 18}) {
-      CheckExact(sizes, true, [&](const GemmProblem& problem) {
-        GemmOptions options;
-        options.scratch = scratch;
-        options.scratch_bytes = bytes;
-        RunGemm(problem, threads.get(), options);
-      });
+  for (const GemmKernels* kernels :
+       {&amx_double::kGemmKernels, &avx512_double::kGemmKernels}) {
+    const GemmKernelsOverride only(*kernels);
+    for (const Sizes sizes : {Sizes{64, 96, 800}, Sizes{33, 70, 769},
+                              Sizes{1, 1, 1}, Sizes{250, 40, 31}}) {
+      for (const int64_t bytes : {0, 1 << 18}) {
+        CheckExact(sizes, true, [&](const GemmProblem& problem) {
+          GemmOptions options;
+          options.scratch = scratch;
+          options.scratch_bytes = bytes;
+          RunGemm(problem, threads.get(), options);
+        });
+      }
     }
   }
 }
