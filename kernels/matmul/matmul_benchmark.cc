@@ -7,7 +7,8 @@
 // forward y[rows, out] = x[rows, in] w[out, in]^T, dx = dy w, or dw = dy^T x
 // (in FP32). Counters are the best of all rounds, in FLOP/s: `ours`; `onednn`
 // (FP32, or BF16 where the processor has AMX); `peak`, FP32 multiply-adds in
-// registers; `of_peak` and `of_onednn`, ratios. The time is ours.
+// registers; `of_peak` and `of_onednn`, ratios. The time is ours. With several
+// threads set OMP_WAIT_POLICY=passive, or oneDNN's keep the cores from ours.
 #include <omp.h>
 #include <sys/mman.h>
 
