@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/internal_error.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
@@ -35,9 +36,25 @@ std::vector<int> MembersOf(const Group& group, int32_t rank) {
   return members;
 }
 
+// Phase, unit and node.
+std::string Place(const Graph& graph, NodeId id) {
+  const Node& node = graph.nodes[id];
+  return absl::StrCat("phase ", graph.phases[node.phase].name, ", unit \"",
+                      node.unit == kNone ? "" : graph.units[node.unit].name,
+                      "\", ", PrintNode(graph, id));
+}
+
 // What a lane of the plan stands at: written by the lane, read by the watchdog.
 struct LaneProgress {
   alignas(64) std::atomic<int32_t> node{kIdle};
+  std::atomic<int64_t> advance{0};  // kernels begun and ended
+
+  void Set(int32_t value) {
+    node.store(value, std::memory_order_relaxed);
+    // One thread writes.
+    advance.store(advance.load(std::memory_order_relaxed) + 1,
+                  std::memory_order_relaxed);
+  }
 };
 
 // A kernel that reports where its lane stands and, when it fails, which node
@@ -55,19 +72,19 @@ class TrackedKernel final : public PreparedKernel {
         after_(after) {}
 
   absl::Status Launch(Lane& lane) override {
-    progress_->node.store(node_, std::memory_order_relaxed);
+    progress_->Set(node_);
     const bool traced = trace_ != nullptr && trace_->active();
     const int64_t begin = traced ? TraceRecorder::Now() : 0;
     absl::Status status = kernel_->Launch(lane);
     if (traced) trace_->Add(lane.index, node_, begin, TraceRecorder::Now());
     if (status.ok() && *after_) status = (*after_)(node_);
-    progress_->node.store(kIdle, std::memory_order_relaxed);
-    if (status.ok()) return status;
-    return absl::Status(
-        status.code(),
-        absl::StrCat(status.message(), "; at ", PrintNode(*graph_, node_),
-                     ", phase ",
-                     graph_->phases[graph_->nodes[node_].phase].name));
+    if (status.ok()) {
+      progress_->Set(kIdle);
+      return status;
+    }
+    status = AsInternal(status);
+    return absl::Status(status.code(), absl::StrCat(status.message(), "; at ",
+                                                    Place(*graph_, node_)));
   }
 
  private:
@@ -106,7 +123,6 @@ struct Step {
 
 struct BoundPhase {
   std::vector<Step> steps;
-  int64_t runs = 0;
   std::unique_ptr<Backend::Recording> recording;
 };
 
@@ -131,22 +147,20 @@ class ExecutorImpl final : public Executor {
     const HostSpan span(options_.trace, id);
     Backend& backend = *options_.backend;
     BoundPhase& phase = phases_[id];
-    if (phase.recording == nullptr && options_.capture && phase.runs == 1) {
-      // The first run was the eager warm-up.
-      SG_RETURN_IF_ERROR(backend.Synchronize());
-      SG_RETURN_IF_ERROR(backend.BeginCapture());
-      Walk(phase);
-      SG_ASSIGN_OR_RETURN(phase.recording, backend.EndCapture());
-    }
-    ++phase.runs;
     if (phase.recording != nullptr) {
       backend.Replay(phase.recording.get());
-    } else {
-      // A replay is ordered behind what was enqueued before; a walk joins the
-      // lanes by hand.
-      SG_RETURN_IF_ERROR(backend.Synchronize());
-      Walk(phase);
+      return absl::OkStatus();
     }
+    // A replay is ordered behind what was enqueued before; a walk joins the
+    // lanes by hand.
+    SG_RETURN_IF_ERROR(backend.Synchronize());
+    Walk(phase);
+    if (!options_.capture) return absl::OkStatus();
+    // That was the eager warm-up.
+    SG_RETURN_IF_ERROR(backend.Synchronize());
+    SG_RETURN_IF_ERROR(AsInternal(backend.BeginCapture()));
+    Walk(phase);
+    SG_ASSIGN_OR_RETURN(phase.recording, backend.EndCapture());
     return absl::OkStatus();
   }
 
@@ -191,13 +205,16 @@ class ExecutorImpl final : public Executor {
         absl::StrAppend(&text, "waits or is done\n");
         continue;
       }
-      const Node& at = plan_.graph.nodes[node];
-      absl::StrAppend(&text, "phase ", plan_.graph.phases[at.phase].name,
-                      ", unit \"",
-                      at.unit == kNone ? "" : plan_.graph.units[at.unit].name,
-                      "\", ", PrintNode(plan_.graph, node), "\n");
+      absl::StrAppend(&text, Place(plan_.graph, node), "\n");
     }
     return text;
+  }
+
+  int64_t Advance() const override {
+    int64_t sum = 0;
+    for (const LaneProgress& lane : progress_)
+      sum += lane.advance.load(std::memory_order_relaxed);
+    return sum;
   }
 
   void Abort(const absl::Status& reason) override {
@@ -219,9 +236,9 @@ class ExecutorImpl final : public Executor {
     const TensorType& type = plan_.graph.values[id].type;
     if (type.contiguous() && type.span_bytes() == bytes)
       return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("the value is ", type.ToString(), " with ",
-                     type.span_bytes(), " bytes, not ", bytes));
+    return absl::InternalError(absl::StrCat("the value is ", type.ToString(),
+                                            " with ", type.span_bytes(),
+                                            " bytes, not ", bytes));
   }
 
   absl::Status CheckRange(BufferId buffer, int64_t offset,
@@ -229,7 +246,7 @@ class ExecutorImpl final : public Executor {
     const Buffer& b = plan_.graph.buffers[buffer];
     if (offset >= 0 && bytes >= 0 && offset + bytes <= b.bytes)
       return absl::OkStatus();
-    return absl::InvalidArgumentError(
+    return absl::InternalError(
         absl::StrCat("bytes [", offset, ", ", offset + bytes,
                      ") leave the buffer ", b.name, " of ", b.bytes, " bytes"));
   }
@@ -371,7 +388,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
     const StepPlan& plan, const ExecutorOptions& options) {
   SG_CHECK(options.backend != nullptr) << "an executor needs a backend";
   auto executor = std::make_unique<ExecutorImpl>(plan, options);
-  SG_RETURN_IF_ERROR(executor->Bind());
+  SG_RETURN_IF_ERROR(AsInternal(executor->Bind()));
   return executor;
 }
 

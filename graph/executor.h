@@ -3,9 +3,12 @@
 //
 // Create allocates the arena (once, exactly MemoryPlan::arena_bytes), binds
 // every node to a prepared kernel and every edge to an event. Run walks the
-// schedule; the same walk is recorded into a capture when capturing is on, and
-// replayed afterwards. After the first run of a phase nothing is allocated and
-// nothing is looked up by name.
+// schedule; when capturing is on, the first run of a phase is followed by the
+// same walk into a capture, which is replayed from the second run on. After the
+// first run of a phase nothing is allocated and nothing is looked up by name.
+//
+// Errors: Internal where a kernel or a collective says that what it was given
+// is wrong (kernels/internal_error.h): the plan was checked before.
 //
 // Threads: one host thread. Several executors (ranks) may live in one process,
 // each with its backend.
@@ -33,7 +36,7 @@ struct ExecutorOptions {
   CommunicatorFactory* communicators =
       nullptr;  // outlives the executor; may be null for a world of one
   bool capture =
-      true;  // record each phase on its second run, replay from the third on
+      true;  // record each phase after its first run, replay from the second on
   // Records when nodes run, while it is started; outlives the executor, with
   // num_lanes lanes. Null: nothing is recorded.
   TraceRecorder* trace = nullptr;
@@ -49,7 +52,8 @@ class Executor {
       const StepPlan& plan, const ExecutorOptions& options);
   virtual ~Executor() = default;
 
-  // Enqueues one run of the phase. Errors appear at Synchronize.
+  // Enqueues one run of the phase; the first run of a phase that is captured is
+  // waited for. Errors appear here or at Synchronize.
   virtual absl::Status Enqueue(PhaseId phase) = 0;
   // Waits for everything enqueued; the first error, naming node, unit and
   // phase.
@@ -74,8 +78,11 @@ class Executor {
   virtual int64_t arena_bytes() const = 0;
 
   // From any thread: where each lane stands, for the watchdog: one line per
-  // lane with node, unit and collective.
+  // lane with phase, unit and node; after an error, where it came up.
   virtual std::string Progress() const = 0;
+  // From any thread: how often kernels have begun or ended, over all lanes. It
+  // stands still when nothing runs, or when what runs is stuck.
+  virtual int64_t Advance() const = 0;
   // From any thread: makes a blocked Synchronize return with `reason`.
   virtual void Abort(const absl::Status& reason) = 0;
 };

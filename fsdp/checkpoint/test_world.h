@@ -46,6 +46,7 @@ class HostExecutor : public Executor {
   void* arena() const override { return nullptr; }
   int64_t arena_bytes() const override { return 0; }
   std::string Progress() const override { return ""; }
+  int64_t Advance() const override { return 0; }
   void Abort(const absl::Status&) override {}
 
   std::vector<std::vector<char>> buffers;

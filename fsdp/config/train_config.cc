@@ -260,6 +260,8 @@ void ResolveTrainConfig(int64_t max_positions, int world_size,
   if (run->timeout_seconds() == 0) run->set_timeout_seconds(100);
   if (run->startup_timeout_seconds() == 0)
     run->set_startup_timeout_seconds(300);
+  if (config->checkpoint().timeout_seconds() == 0)
+    config->mutable_checkpoint()->set_timeout_seconds(1800);
 
   ScheduleSpec* schedule = config->mutable_schedule();
   set_default(schedule, &ScheduleSpec::has_final_fraction,
@@ -283,6 +285,9 @@ absl::Status ValidateTrainConfig(const TrainConfig& config,
   SG_RETURN_IF_ERROR(
       Require(config.checkpoint().keep_last() >= 0, "checkpoint.keep_last",
               config.checkpoint().keep_last(), "0 (all) or more"));
+  SG_RETURN_IF_ERROR(Require(
+      config.checkpoint().timeout_seconds() > 0, "checkpoint.timeout_seconds",
+      config.checkpoint().timeout_seconds(), "more than 0"));
   SG_RETURN_IF_ERROR(Require(config.evaluation().every() >= 0,
                              "evaluation.every", config.evaluation().every(),
                              "0 or more steps"));

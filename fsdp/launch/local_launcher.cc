@@ -214,8 +214,16 @@ class LocalJob {
                        [](const auto& rank) { return rank->failed(); });
       if (all_well) return {};
       // Only ranks that were told to stop have failed.
-      return {.exit_status = 1,
-              .message = Others(nullptr, "stopped on request")};
+      std::string message = "stopped on request";
+      for (const auto& rank : ranks_) {
+        const absl::StatusOr<RankError> error =
+            ReadErrorFile(ErrorPath(rank->rank()));
+        if (!rank->failed() || !error.ok()) continue;
+        absl::StrAppend(&message, ": rank ", rank->rank(), ": ",
+                        error->message);
+        break;
+      }
+      return {.exit_status = 1, .message = Others(nullptr, std::move(message))};
     }
     const RankProcess& root = *RootCause();
     std::string message = root.Describe();

@@ -30,7 +30,8 @@ struct EvaluationMetrics {
   int64_t tokens = 0;
 };
 
-// One destination. Called by one thread, on rank 0 only.
+// One destination. Called by one thread, on rank 0 only. Steps after the first
+// allocate nothing.
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;

@@ -15,13 +15,18 @@
 namespace shardgraph {
 namespace {
 
-// The shortest text that reads as the same number.
-std::string Number(double value) {
-  if (!std::isfinite(value)) return "null";
+// Appends `, "key": number`, with the shortest text that reads as the same
+// number.
+void AppendNumber(absl::string_view key, double value, std::string* line) {
+  absl::StrAppend(line, ", \"", key, "\": ");
+  if (!std::isfinite(value)) {
+    line->append("null");
+    return;
+  }
   char text[32];
   const std::to_chars_result end =
       std::to_chars(text, text + sizeof(text), value);
-  return std::string(text, end.ptr);
+  line->append(text, end.ptr);
 }
 
 // Lines of steps up to `steps_done`.
@@ -61,20 +66,25 @@ absl::StatusOr<std::unique_ptr<MetricsJsonl>> MetricsJsonl::Open(
 }
 
 absl::Status MetricsJsonl::Write(const StepMetrics& metrics) {
-  return file_->Append(absl::StrCat(
-      "{\"step\": ", metrics.step, ", \"loss\": ", Number(metrics.loss),
-      ", \"learning_rate\": ", Number(metrics.learning_rate),
-      ", \"grad_norm\": ", Number(metrics.gradient_norm),
-      ", \"tokens\": ", metrics.tokens,
-      ", \"tokens_per_second\": ", Number(metrics.tokens_per_second),
-      ", \"step_seconds\": ", Number(metrics.step_seconds),
-      ", \"mfu\": ", Number(metrics.mfu), "}\n"));
+  line_.clear();
+  absl::StrAppend(&line_, "{\"step\": ", metrics.step);
+  AppendNumber("loss", metrics.loss, &line_);
+  AppendNumber("learning_rate", metrics.learning_rate, &line_);
+  AppendNumber("grad_norm", metrics.gradient_norm, &line_);
+  absl::StrAppend(&line_, ", \"tokens\": ", metrics.tokens);
+  AppendNumber("tokens_per_second", metrics.tokens_per_second, &line_);
+  AppendNumber("step_seconds", metrics.step_seconds, &line_);
+  AppendNumber("mfu", metrics.mfu, &line_);
+  line_.append("}\n");
+  return file_->Append(line_);
 }
 
 absl::Status MetricsJsonl::Write(const EvaluationMetrics& metrics) {
-  return file_->Append(absl::StrCat(
-      "{\"step\": ", metrics.step, ", \"eval_loss\": ", Number(metrics.loss),
-      ", \"eval_tokens\": ", metrics.tokens, "}\n"));
+  line_.clear();
+  absl::StrAppend(&line_, "{\"step\": ", metrics.step);
+  AppendNumber("eval_loss", metrics.loss, &line_);
+  absl::StrAppend(&line_, ", \"eval_tokens\": ", metrics.tokens, "}\n");
+  return file_->Append(line_);
 }
 
 }  // namespace shardgraph

@@ -34,6 +34,7 @@ class MetricsJsonl final : public MetricsSink {
   explicit MetricsJsonl(std::unique_ptr<AppendFile> file);
 
   std::unique_ptr<AppendFile> file_;
+  std::string line_;  // kept for its memory
 };
 
 }  // namespace shardgraph

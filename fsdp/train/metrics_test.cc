@@ -8,6 +8,7 @@
 #include <limits>
 #include <sstream>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@
 #include "fsdp/train/progress.h"
 #include "fsdp/train/tensorboard.h"
 #include "gtest/gtest.h"
+#include "kernels/testing/allocations.h"
 #include "nlohmann/json.hpp"
 #include "proto/tensorboard.pb.h"
 
@@ -251,6 +253,28 @@ TEST(Progress, TerminalRewritesTheLine) {
             "\rstep 4  held-out loss 2.5000 (777 tokens)\x1b[K\n"
             "\rstep  5/10  loss 5.3333  8.19 k tokens/s  2.5 s left\x1b[K"
             "\rstep 10/10  loss 10.3333  8.19 k tokens/s\x1b[K\n");
+}
+
+TEST(MetricsSinks, StepsAfterTheFirstAllocateNothing) {
+  const std::string folder = Folder("allocations");
+  auto jsonl = MetricsJsonl::Open(folder + "/metrics.jsonl", 0);
+  auto events = TensorBoardWriter::Open(folder, 0);
+  ASSERT_TRUE(jsonl.ok() && events.ok());
+  std::FILE* const null = std::fopen("/dev/null", "w");
+  ProgressLine progress({.file = null, .steps = 1000, .terminal = true});
+  for (MetricsSink* sink : {static_cast<MetricsSink*>(jsonl->get()),
+                            static_cast<MetricsSink*>(events->get()),
+                            static_cast<MetricsSink*>(&progress)}) {
+    int64_t before = 0;
+    for (int step = 1; step <= 20; ++step) {
+      if (step == 2) before = NumAllocations();
+      StepMetrics metrics = Step(step);
+      metrics.loss /= 10000;  // the texts become no longer
+      ASSERT_TRUE(sink->Write(metrics).ok());
+    }
+    EXPECT_EQ(NumAllocations() - before, 0) << typeid(*sink).name();
+  }
+  std::fclose(null);
 }
 
 TEST(Progress, Durations) {

@@ -63,38 +63,38 @@ absl::Status ProgressLine::Write(const StepMetrics& metrics) {
     return absl::OkStatus();
   const std::string step = absl::StrCat(metrics.step);
   const std::string steps = absl::StrCat(options_.steps);
-  std::string line = absl::StrCat(
-      "step ",
-      std::string(steps.size() > step.size() ? steps.size() - step.size() : 0,
-                  ' '),
-      step, "/", steps, absl::StrFormat("  loss %.4f", metrics.loss), "  ",
-      PrintRate(tokens_per_second_), " tokens/s");
+  line_ = "step ";
+  line_.append(steps.size() > step.size() ? steps.size() - step.size() : 0,
+               ' ');
+  absl::StrAppend(&line_, step, "/", steps);
+  absl::StrAppendFormat(&line_, "  loss %.4f  ", metrics.loss);
+  absl::StrAppend(&line_, PrintRate(tokens_per_second_), " tokens/s");
   if (!last) {
     absl::StrAppend(
-        &line, "  ",
+        &line_, "  ",
         PrintDuration(step_seconds_ * (options_.steps - metrics.step)),
         " left");
   }
-  Print(line, last);
+  Print(last);
   return absl::OkStatus();
 }
 
 absl::Status ProgressLine::Write(const EvaluationMetrics& metrics) {
-  Print(absl::StrFormat("step %d  held-out loss %.4f (%d tokens)", metrics.step,
-                        metrics.loss, metrics.tokens),
-        true);
+  line_ = absl::StrFormat("step %d  held-out loss %.4f (%d tokens)",
+                          metrics.step, metrics.loss, metrics.tokens);
+  Print(true);
   return absl::OkStatus();
 }
 
-void ProgressLine::Print(absl::string_view line, bool keep) {
-  std::string text;
+void ProgressLine::Print(bool keep) {
   if (options_.terminal) {
-    text = absl::StrCat("\r", line, "\x1b[K", keep ? "\n" : "");
+    line_.insert(0, "\r");
+    line_.append(keep ? "\x1b[K\n" : "\x1b[K");
     open_ = !keep;
   } else {
-    text = absl::StrCat(line, "\n");
+    line_.append("\n");
   }
-  std::fwrite(text.data(), 1, text.size(), options_.file);
+  std::fwrite(line_.data(), 1, line_.size(), options_.file);
   std::fflush(options_.file);
 }
 

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "fsdp/train/metrics.h"
 
 namespace shardgraph {
@@ -39,12 +38,13 @@ class ProgressLine final : public MetricsSink {
   absl::Status Write(const EvaluationMetrics& metrics) override;
 
  private:
-  void Print(absl::string_view line, bool keep);
+  void Print(bool keep);  // line_
 
   const ProgressOptions options_;
   int64_t measured_ = 0;  // steps in the averages
   double step_seconds_ = 0;
   double tokens_per_second_ = 0;
+  std::string line_;   // kept for its memory
   bool open_ = false;  // a line is on the terminal that may be rewritten
 };
 

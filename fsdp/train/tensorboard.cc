@@ -36,13 +36,12 @@ uint32_t MaskedCrc32c(absl::string_view data) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-std::string EventRecord(absl::string_view data) {
-  std::string record;
-  AppendLittleEndian(data.size(), 8, &record);
-  AppendLittleEndian(MaskedCrc32c(record), 4, &record);
-  absl::StrAppend(&record, data);
-  AppendLittleEndian(MaskedCrc32c(data), 4, &record);
-  return record;
+void MakeEventRecord(absl::string_view data, std::string* record) {
+  record->clear();
+  AppendLittleEndian(data.size(), 8, record);
+  AppendLittleEndian(MaskedCrc32c(*record), 4, record);
+  absl::StrAppend(record, data);
+  AppendLittleEndian(MaskedCrc32c(data), 4, record);
 }
 
 TensorBoardWriter::TensorBoardWriter(std::unique_ptr<AppendFile> file)
@@ -62,31 +61,35 @@ absl::StatusOr<std::unique_ptr<TensorBoardWriter>> TensorBoardWriter::Open(
       new TensorBoardWriter(std::move(file)));
   tensorboard::Event version;
   version.set_file_version("brain.Event:2");
-  SG_RETURN_IF_ERROR(writer->Append(std::move(version)));
+  SG_RETURN_IF_ERROR(writer->Append(version));
   if (steps_done > 0) {
     tensorboard::Event start;
     start.set_step(steps_done + 1);
     start.mutable_session_log()->set_status(tensorboard::SessionLog::START);
-    SG_RETURN_IF_ERROR(writer->Append(std::move(start)));
+    SG_RETURN_IF_ERROR(writer->Append(start));
   }
   return writer;
 }
 
-absl::Status TensorBoardWriter::Append(tensorboard::Event event) {
+absl::Status TensorBoardWriter::Append(tensorboard::Event& event) {
   event.set_wall_time(Now());
-  return file_->Append(EventRecord(event.SerializeAsString()));
+  event.SerializeToString(&data_);
+  MakeEventRecord(data_, &record_);
+  return file_->Append(record_);
 }
 
 absl::Status TensorBoardWriter::AppendScalars(
-    int64_t step, const std::vector<std::pair<const char*, double>>& scalars) {
-  tensorboard::Event event;
-  event.set_step(step);
+    int64_t step,
+    std::initializer_list<std::pair<const char*, double>> scalars) {
+  scalars_.set_step(step);
+  tensorboard::Summary& summary = *scalars_.mutable_summary();
+  summary.clear_value();
   for (const auto& [tag, number] : scalars) {
-    tensorboard::Summary::Value* value = event.mutable_summary()->add_value();
-    value->set_tag(tag);
+    tensorboard::Summary::Value* value = summary.add_value();
+    value->mutable_tag()->assign(tag);  // set_tag makes a copy
     value->set_simple_value(static_cast<float>(number));
   }
-  return Append(std::move(event));
+  return Append(scalars_);
 }
 
 absl::Status TensorBoardWriter::Write(const StepMetrics& metrics) {

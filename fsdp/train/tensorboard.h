@@ -9,10 +9,10 @@
 #define FSDP_TRAIN_TENSORBOARD_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,8 +26,8 @@ namespace shardgraph {
 // CRC-32C, turned and shifted so that a CRC of data that holds CRCs is sound.
 uint32_t MaskedCrc32c(absl::string_view data);
 
-// The record that holds `data`.
-std::string EventRecord(absl::string_view data);
+// The record that holds `data`, in place of what `record` held.
+void MakeEventRecord(absl::string_view data, std::string* record);
 
 class TensorBoardWriter final : public MetricsSink {
  public:
@@ -45,11 +45,15 @@ class TensorBoardWriter final : public MetricsSink {
  private:
   explicit TensorBoardWriter(std::unique_ptr<AppendFile> file);
 
-  absl::Status Append(tensorboard::Event event);
+  absl::Status Append(tensorboard::Event& event);
   absl::Status AppendScalars(
-      int64_t step, const std::vector<std::pair<const char*, double>>& scalars);
+      int64_t step,
+      std::initializer_list<std::pair<const char*, double>> scalars);
 
   std::unique_ptr<AppendFile> file_;
+  // Kept for their memory.
+  tensorboard::Event scalars_;
+  std::string data_, record_;
 };
 
 }  // namespace shardgraph

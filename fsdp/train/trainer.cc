@@ -148,35 +148,62 @@ absl::StatusOr<EvaluationMetrics> Trainer::Evaluate(int64_t step) {
   return metrics;
 }
 
-absl::Status Trainer::Train(int64_t first_step) {
+absl::StatusOr<int64_t> Trainer::Train(int64_t first_step) {
   const TrainConfig& config = *options_.config;
   const int64_t steps = config.run().steps();
+  const absl::Duration usual = absl::Seconds(config.run().timeout_seconds());
+  const absl::Duration startup =
+      absl::Seconds(config.run().startup_timeout_seconds());
+  const absl::Duration saving =
+      absl::Seconds(config.checkpoint().timeout_seconds());
+  const auto watch = [this](const char* what, int64_t step,
+                            absl::Duration timeout) {
+    return Watchdog::Watch(options_.watchdog, what, step,
+                           Watchdog::LimitOf(timeout));
+  };
   for (int64_t step = first_step; step < steps; ++step) {
+    const int64_t done = step + 1;
     if (options_.begin_step != nullptr) options_.begin_step(step);
-    absl::StatusOr<StepMetrics> metrics = Step(step);
+    const absl::StatusOr<StepMetrics> metrics = [&] {
+      const auto watched =
+          watch("step", done, step == first_step ? startup : usual);
+      return Step(step);
+    }();
     if (!metrics.ok()) return AtStep(metrics.status(), step);
     if (options_.end_step != nullptr)
       SG_RETURN_IF_ERROR(AtStep(options_.end_step(step), step));
+    if (step == first_step && options_.warmed_up != nullptr)
+      options_.warmed_up();
     for (MetricsSink* sink : options_.metrics)
       SG_RETURN_IF_ERROR(sink->Write(*metrics));
 
-    const int64_t done = step + 1;
     const bool last = done == steps;
+    bool stop = false;
+    if (!last && options_.stop != nullptr) {
+      const absl::StatusOr<bool> agreed = options_.stop(metrics->step_seconds);
+      if (!agreed.ok()) return AtStep(agreed.status(), step);
+      stop = *agreed;
+    }
     const int64_t evaluate_every = config.evaluation().every();
-    if (options_.validation != nullptr &&
+    if (options_.validation != nullptr && !stop &&
         (last || (evaluate_every > 0 && done % evaluate_every == 0))) {
-      absl::StatusOr<EvaluationMetrics> evaluation = Evaluate(done);
+      const absl::StatusOr<EvaluationMetrics> evaluation = [&] {
+        const auto watched = watch("the evaluation after step", done, usual);
+        return Evaluate(done);
+      }();
       if (!evaluation.ok()) return AtStep(evaluation.status(), step);
       for (MetricsSink* sink : options_.metrics)
         SG_RETURN_IF_ERROR(sink->Write(*evaluation));
     }
     const int64_t save_every = config.checkpoint().every();
     if (options_.save != nullptr &&
-        (last || (save_every > 0 && done % save_every == 0))) {
+        (last || stop || (save_every > 0 && done % save_every == 0))) {
+      const auto watched = watch("saving after step", done, saving);
       SG_RETURN_IF_ERROR(AtStep(options_.save(done), step));
     }
+    if (stop) return done;
   }
-  return absl::OkStatus();
+  return std::max(first_step, steps);
 }
 
 }  // namespace shardgraph

@@ -11,6 +11,7 @@
 #include "fsdp/data/batches.h"
 #include "fsdp/train/metrics.h"
 #include "fsdp/train/training_plan.h"
+#include "fsdp/train/watchdog.h"
 #include "graph/executor.h"
 #include "proto/train.pb.h"
 
@@ -35,17 +36,25 @@ struct TrainerOptions {
   // nothing.
   std::function<void(int64_t step)> begin_step;
   std::function<absl::Status(int64_t step)> end_step;
-  std::function<absl::Status(int64_t step)>
-      save;  // collective: a checkpoint after `step` steps; null: none
+  // Collective: a checkpoint after `step` steps, returned from when all ranks
+  // have done their part; null: none.
+  std::function<absl::Status(int64_t step)> save;
+  // After the first step, which may take longer than the others; may be null.
+  std::function<void()> warmed_up;
+  // Collective, after each step: whether all ranks save and stop now; null:
+  // never.
+  std::function<absl::StatusOr<bool>(double step_seconds)> stop;
+  Watchdog* watchdog = nullptr;  // may be null; outlives the trainer
 };
 
 class Trainer {
  public:
   explicit Trainer(const TrainerOptions& options);
 
-  // Runs the steps [first_step, config.run.steps). Collective: all ranks alike.
-  // An error says at which step.
-  absl::Status Train(int64_t first_step);
+  // Runs the steps [first_step, config.run.steps), or fewer when asked to stop;
+  // returns how many have been taken, first_step included. Collective: all
+  // ranks alike. An error says at which step.
+  absl::StatusOr<int64_t> Train(int64_t first_step);
 
   // Mean loss over the held-out sequences; collective.
   absl::StatusOr<EvaluationMetrics> Evaluate(int64_t step);

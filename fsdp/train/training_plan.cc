@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "graph/fusion.h"
+#include "kernels/internal_error.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
@@ -25,6 +26,26 @@ absl::Status CheckUnfused(const std::vector<std::string>& unfused) {
                        "\"; give names of ", absl::StrJoin(known, ", ")));
     }
   }
+  return absl::OkStatus();
+}
+
+// From the graph of the steps to their plan.
+absl::Status Passes(const PlanRequest& request,
+                    const std::vector<std::string>& unfused, Graph graph,
+                    StepPlan* plan) {
+  SG_RETURN_IF_ERROR(Lower(graph, request.target, request.workspace, unfused));
+  ScheduleOptions options;
+  const ShardSpec& shard = request.config->shard();
+  options.prefetch = shard.prefetch();
+  options.max_units_in_flight = shard.max_units_in_flight();
+  SG_ASSIGN_OR_RETURN(plan->schedules,
+                      Schedule(graph, request.target, options));
+  SG_ASSIGN_OR_RETURN(plan->memory, PlanMemory(graph, plan->schedules));
+  plan->graph = std::move(graph);
+  plan->target = request.target.name();
+  plan->num_lanes = request.target.lanes();
+  SG_RETURN_IF_ERROR(Verify(*plan));
+  plan->hash = HashPlan(*plan);
   return absl::OkStatus();
 }
 
@@ -62,20 +83,9 @@ absl::StatusOr<std::unique_ptr<TrainingPlan>> MakeTrainingPlan(
   const std::vector<std::string> unfused(config.run().unfused().begin(),
                                          config.run().unfused().end());
   SG_RETURN_IF_ERROR(CheckUnfused(unfused));
-  SG_RETURN_IF_ERROR(
-      Lower(graph.graph, request.target, request.workspace, unfused));
-  ScheduleOptions options;
-  options.prefetch = config.shard().prefetch();
-  options.max_units_in_flight = config.shard().max_units_in_flight();
-  StepPlan& plan = result->plan;
-  SG_ASSIGN_OR_RETURN(plan.schedules,
-                      Schedule(graph.graph, request.target, options));
-  SG_ASSIGN_OR_RETURN(plan.memory, PlanMemory(graph.graph, plan.schedules));
-  plan.graph = std::move(graph.graph);
-  plan.target = request.target.name();
-  plan.num_lanes = request.target.lanes();
-  SG_RETURN_IF_ERROR(Verify(plan));
-  plan.hash = HashPlan(plan);
+  // The config was checked: what the passes refuse is our fault.
+  SG_RETURN_IF_ERROR(AsInternal(
+      Passes(request, unfused, std::move(graph.graph), &result->plan)));
   return result;
 }
 

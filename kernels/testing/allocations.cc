@@ -9,9 +9,11 @@
 namespace {
 
 std::atomic<int64_t> allocations{0};
+thread_local int64_t thread_allocations = 0;
 
 void* Count(void* data) {
   allocations.fetch_add(1, std::memory_order_relaxed);
+  ++thread_allocations;
   if (data == nullptr) throw std::bad_alloc();
   return data;
 }
@@ -37,5 +39,6 @@ void operator delete(void* data, size_t, std::align_val_t) noexcept {
 namespace shardgraph {
 
 int64_t NumAllocations() { return allocations.load(); }
+int64_t NumThreadAllocations() { return thread_allocations; }
 
 }  // namespace shardgraph

@@ -10,6 +10,8 @@ namespace shardgraph {
 
 // Since the process started.
 int64_t NumAllocations();
+// Of the calling thread, since it started.
+int64_t NumThreadAllocations();
 
 }  // namespace shardgraph
 

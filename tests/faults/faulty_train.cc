@@ -3,6 +3,9 @@
 //   forward, backward, update   between two kernels of that part of the step
 //   gather, reduction           in the middle of the collective, when the ranks
 //                               have met and move data
+// or lets it go on badly:
+//   stall                       a kernel of the forward pass never returns
+//   refuse                      one says that its operands are wrong
 // Without the variable it is `train`.
 
 #include <signal.h>
@@ -129,7 +132,9 @@ class FaultyFactory final : public CommunicatorFactory {
 };
 
 void PutIn(Fault* fault, const StepPlan& plan, ExecutorOptions* options) {
-  if (options->communicators->rank() != fault->rank) return;
+  const int rank =
+      options->communicators == nullptr ? 0 : options->communicators->rank();
+  if (rank != fault->rank) return;
   if (fault->place == "gather" || fault->place == "reduction") {
     fault->communicators =
         std::make_unique<FaultyFactory>(options->communicators, fault);
@@ -138,10 +143,15 @@ void PutIn(Fault* fault, const StepPlan& plan, ExecutorOptions* options) {
   }
   options->after_node = [fault, graph = &plan.graph](NodeId id) {
     const Node& node = graph->nodes[id];
-    if (node.lane == LaneKind::kCompute &&
-        DirectionName(node.direction) == fault->place && fault->Strikes())
-      Die();
-    return absl::OkStatus();
+    const bool stalls = fault->place == "stall",
+               refuses = fault->place == "refuse";
+    const std::string direction = stalls || refuses ? "forward" : fault->place;
+    if (node.lane != LaneKind::kCompute ||
+        DirectionName(node.direction) != direction || !fault->Strikes())
+      return absl::OkStatus();
+    if (refuses) return absl::FailedPreconditionError("wrong operands");
+    while (stalls) pause();
+    Die();
   };
 }
 

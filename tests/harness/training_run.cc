@@ -67,6 +67,12 @@ class Rank {
     executor_options.backend = backend.get();
     executor_options.communicators = factory;
     executor_options.capture = config_.run().capture();
+    if (options_.after_node != nullptr) {
+      executor_options.after_node = [this](NodeId node) {
+        options_.after_node(plan_.plan.graph, node);
+        return absl::OkStatus();
+      };
+    }
     SG_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
                         Executor::Create(plan_.plan, executor_options));
 

@@ -37,6 +37,9 @@ struct TrainingRunOptions {
   std::function<void(int rank, int64_t step, Executor& executor,
                      const TrainingPlan& plan)>
       after_step;
+  // Called after each node, on its lane, which turns capture off; null:
+  // nothing.
+  std::function<void(const Graph& graph, NodeId node)> after_node;
 };
 
 struct TrainingRunResult {

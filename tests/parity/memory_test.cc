@@ -1,10 +1,12 @@
 // Memory of a rank: the arena is what the plan says and nothing else is
 // allocated in a steady step; state is shared out evenly.
-#include <algorithm>
+#include <atomic>
+#include <barrier>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -14,6 +16,7 @@
 #include "fsdp/shard/flat_parameter.h"
 #include "graph/model/module.h"
 #include "gtest/gtest.h"
+#include "kernels/collective/test_ranks.h"
 #include "kernels/status_macros.h"
 #include "kernels/testing/allocations.h"
 #include "tests/harness/training_run.h"
@@ -21,7 +24,7 @@
 namespace shardgraph {
 namespace {
 
-constexpr int kSteps = 8;
+constexpr int kSteps = 5;
 
 TrainConfig Config(const std::vector<std::string>& overrides) {
   TrainConfig config;
@@ -123,34 +126,83 @@ TEST(MemoryTest, PaddingOfPresetsIsBelowAThousandth) {
   }
 }
 
-// Of the whole process, all ranks and lanes. The first step warms up, the
-// second records the phases that run once in a step.
-TEST(MemoryTest, SteadyStepsAllocateNothing) {
+// Of the whole process, all ranks and lanes, from the second step on.
+TEST(MemoryTest, StepsAfterTheFirstAllocateNothing) {
   for (const char* capture : {"true", "false"}) {
     for (const int world : {1, 3}) {
       for (const int lanes : {1, 4}) {
-        SCOPED_TRACE(absl::StrCat("capture ", capture, ", world ", world,
-                                  ", lanes ", lanes));
-        TrainingRunOptions options;
-        options.world_size = world;
-        options.target.set_lanes(lanes);
-        options.target.set_buffer_alignment(256);
-        options.target.set_window_alignment(4096);
-        std::vector<int64_t> allocations(kSteps);
-        options.after_step = [&](int rank, int64_t step, Executor& executor,
-                                 const TrainingPlan& plan) {
-          if (rank == 0) allocations[step] = NumAllocations();
-        };
-        const auto run = RunTraining(
-            Config({absl::StrCat("run.capture=", capture)}), options);
-        ASSERT_TRUE(run.ok()) << run.status();
-        EXPECT_GT(allocations[0], 0);
-        // Another rank may be one step behind or ahead: the step after the
-        // second is not looked at, nor the last.
-        for (int step = 3; step + 1 < kSteps; ++step)
-          EXPECT_EQ(allocations[step] - allocations[2], 0) << "step " << step;
+        for (const int micro_batch : {2, 12}) {  // several, and one only
+          SCOPED_TRACE(absl::StrCat("capture ", capture, ", world ", world,
+                                    ", lanes ", lanes, ", micro-batch ",
+                                    micro_batch));
+          TrainingRunOptions options;
+          options.world_size = world;
+          options.threads = 2;
+          options.target.set_lanes(lanes);
+          options.target.set_buffer_alignment(256);
+          options.target.set_window_alignment(4096);
+          std::vector<int64_t> allocations(kSteps);
+          // All ranks stand still while one counts.
+          std::barrier together(world);
+          options.after_step = [&](int rank, int64_t step, Executor& executor,
+                                   const TrainingPlan& plan) {
+            together.arrive_and_wait();
+            if (rank == 0) allocations[step] = NumAllocations();
+            together.arrive_and_wait();
+          };
+          const auto run = RunTraining(
+              Config({absl::StrCat("run.capture=", capture),
+                      absl::StrCat("data.micro_batch_size=", micro_batch)}),
+              options);
+          ASSERT_TRUE(run.ok()) << run.status();
+          EXPECT_GT(allocations[0], 0);
+          for (int step = 1; step < kSteps; ++step) {
+            EXPECT_EQ(allocations[step] - allocations[step - 1], 0)
+                << "step " << step + 1;
+          }
+        }
       }
     }
+  }
+}
+
+// On the threads of the lanes, ranks being processes: what a transport
+// allocates is told apart.
+TEST(MemoryTest, OfTheTransportsOnlyGlooAllocates) {
+  for (const auto& [transport, collectives_allocate] :
+       {std::pair{TestTransport::kSharedMemory, false},
+        std::pair{TestTransport::kGloo, true}}) {
+    const std::vector<RankResult> ranks = RunRanks(
+        transport, 2, absl::Seconds(120),
+        [](TestRank& rank) -> absl::StatusOr<std::string> {
+          std::atomic<int64_t> steps{0}, in_collectives{0}, elsewhere{0};
+          TrainingRunOptions options;
+          options.after_step = [&](int, int64_t, Executor&,
+                                   const TrainingPlan&) { ++steps; };
+          // What a lane allocated since its node before.
+          options.after_node = [&](const Graph& graph, NodeId node) {
+            thread_local int64_t before = NumThreadAllocations();
+            const int64_t now = NumThreadAllocations();
+            if (steps > 0) {
+              (graph.nodes[node].lane == LaneKind::kCompute ? elsewhere
+                                                            : in_collectives) +=
+                  now - before;
+            }
+            before = now;
+          };
+          SG_RETURN_IF_ERROR(
+              RunTrainingRank(Config({}), options, rank.factory()).status());
+          if (elsewhere > 0)
+            return absl::InternalError(
+                absl::StrCat(elsewhere.load(), " allocations"));
+          return absl::StrCat(in_collectives.load());
+        });
+    for (const RankResult& rank : ranks) {
+      ASSERT_TRUE(rank.status.ok()) << rank.status;
+      EXPECT_EQ(rank.output != "0", collectives_allocate) << rank.output;
+    }
+    if (collectives_allocate)
+      RecordProperty("allocations_of_gloo", ranks[0].output);
   }
 }
 

@@ -233,7 +233,8 @@ absl::Status Generate(
   Generator generator(manifest->config(), *runtime);
   SG_RETURN_IF_ERROR(generator.Load(
       checkpoint, static_cast<int64_t>(prompt.size()) + flags.max_tokens));
-  SG_RETURN_IF_ERROR(runtime->EndStartup());
+  SG_RETURN_IF_ERROR(runtime->Barrier());
+  runtime->SetTimeout(absl::Seconds(100));
   if (static_cast<int64_t>(prompt.size()) >= generator.capacity()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--prompt has ", prompt.size(), " tokens, the model ",

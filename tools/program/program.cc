@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/internal_error.h"
 
 namespace shardgraph {
 
@@ -16,18 +17,8 @@ std::string UserPath(absl::string_view path) {
 }
 
 int ExitStatus(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kOk:
-    case absl::StatusCode::kCancelled:
-      return 0;
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kOutOfRange:
-      return 2;
-    default:
-      return 1;
-  }
+  if (status.ok() || absl::IsCancelled(status)) return 0;
+  return IsWrongInput(status) ? 2 : 1;
 }
 
 absl::Status DamageIsWrongInput(const absl::Status& status) {

@@ -13,8 +13,9 @@ namespace shardgraph {
 // run` starts programs elsewhere and says so in BUILD_WORKING_DIRECTORY).
 std::string UserPath(absl::string_view path);
 
-// 0 done, Cancelled included; 2 a wrong flag, config or input file (InvalidArgument, NotFound,
-// FailedPrecondition, OutOfRange); 1 anything else.
+// 0 done, Cancelled included; 2 a wrong flag, config or input file
+// (IsWrongInput of kernels/internal_error.h); 1 anything else. Stages that get
+// no input of their own hand up Internal instead.
 int ExitStatus(const absl::Status& status);
 
 // DataLoss as InvalidArgument: a damaged file that the user named is a wrong

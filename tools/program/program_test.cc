@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/internal_error.h"
 #include "tools/program/flags.h"
 
 namespace shardgraph {
@@ -68,8 +69,25 @@ TEST(ParseFlags, SaysWhatIsWrong) {
 TEST(ExitStatus, TellsWrongInputFromFailures) {
   EXPECT_EQ(ExitStatus(absl::OkStatus()), 0);
   EXPECT_EQ(ExitStatus(absl::InvalidArgumentError("")), 2);
+  EXPECT_EQ(ExitStatus(absl::NotFoundError("")), 2);
+  EXPECT_EQ(ExitStatus(absl::FailedPreconditionError("")), 2);
+  EXPECT_EQ(ExitStatus(absl::OutOfRangeError("")), 2);
+  EXPECT_EQ(ExitStatus(absl::CancelledError("")), 0);
   EXPECT_EQ(ExitStatus(absl::UnavailableError("")), 1);
   EXPECT_EQ(ExitStatus(absl::DataLossError("")), 1);
+  EXPECT_EQ(ExitStatus(absl::AbortedError("")), 1);
+}
+
+TEST(ExitStatus, InternalErrorsAreNotTheUsers) {
+  for (const absl::Status& status :
+       {absl::InvalidArgumentError("a"), absl::NotFoundError("a"),
+        absl::FailedPreconditionError("a"), absl::OutOfRangeError("a")}) {
+    EXPECT_EQ(AsInternal(status), absl::InternalError("a"));
+    EXPECT_EQ(ExitStatus(AsInternal(status)), 1);
+  }
+  EXPECT_TRUE(AsInternal(absl::OkStatus()).ok());
+  EXPECT_EQ(AsInternal(absl::DeadlineExceededError("b")),
+            absl::DeadlineExceededError("b"));
 }
 
 TEST(UserPath, IsRelativeToWhereTheUserIs) {

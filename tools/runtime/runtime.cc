@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
   std::unique_ptr<Runtime> runtime(new Runtime());
   runtime->environment_ = environment;
   runtime->startup_timeout_ = options.startup_timeout;
-  runtime->timeout_ = options.timeout;
+  runtime->timeout_ = options.startup_timeout;
   SG_ASSIGN_OR_RETURN(runtime->rendezvous_,
                       Rendezvous::Join(environment, options.startup_timeout));
   if (environment.world_size > 1) {
@@ -109,13 +109,17 @@ absl::Status Runtime::Barrier() {
   return control_->Barrier(lane);
 }
 
-absl::StatusOr<bool> Runtime::Agree(bool mine) {
+absl::StatusOr<int64_t> Runtime::Max(int64_t mine) {
   if (control_ == nullptr) return mine;
   Lane lane;
   lane.pool = control_pool_.get();
-  int32_t refused = mine ? 0 : 1;
   SG_RETURN_IF_ERROR(
-      control_->AllReduce(&refused, 1, DType::kI32, ReduceOp::kMax, lane));
+      control_->AllReduce(&mine, 1, DType::kI64, ReduceOp::kMax, lane));
+  return mine;
+}
+
+absl::StatusOr<bool> Runtime::Agree(bool mine) {
+  SG_ASSIGN_OR_RETURN(const int64_t refused, Max(mine ? 0 : 1));
   return refused == 0;
 }
 
@@ -166,11 +170,9 @@ absl::StatusOr<std::vector<std::string>> Runtime::Collect(
   return all;
 }
 
-absl::Status Runtime::EndStartup() {
-  if (factory_ == nullptr) return absl::OkStatus();
-  SG_RETURN_IF_ERROR(Barrier());
-  factory_->SetTimeout(timeout_);
-  return absl::OkStatus();
+void Runtime::SetTimeout(absl::Duration timeout) {
+  timeout_ = timeout;
+  if (factory_ != nullptr) factory_->SetTimeout(timeout);
 }
 
 void Runtime::Abort(const absl::Status& reason) {

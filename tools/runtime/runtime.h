@@ -4,6 +4,7 @@
 #ifndef TOOLS_RUNTIME_RUNTIME_H_
 #define TOOLS_RUNTIME_RUNTIME_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,9 +25,8 @@ struct RuntimeOptions {
   std::string device = "auto";  // auto, cpu, cuda
   int threads = 0;  // compute threads of this rank; 0: the cores of this host
                     // shared by its ranks
-  // Of a meeting of ranks: until EndStartup, and from then on.
+  // Of each meeting of ranks, until SetTimeout.
   absl::Duration startup_timeout = absl::Seconds(300);
-  absl::Duration timeout = absl::Seconds(100);
 };
 
 // Members are destroyed from the bottom up; executors go before their Runtime.
@@ -47,6 +47,8 @@ class Runtime {
 
   // Over the control plane; at once in a world of one.
   absl::Status Barrier();
+  // The largest number over all ranks.
+  absl::StatusOr<int64_t> Max(int64_t mine);
   // Whether all ranks gave true.
   absl::StatusOr<bool> Agree(bool mine);
   // Compares a text over all ranks. FailedPrecondition names the first rank
@@ -54,10 +56,9 @@ class Runtime {
   absl::Status CheckSame(absl::string_view what, const std::string& text);
   // Brings what each rank gives to rank 0, by rank; empty on the others.
   absl::StatusOr<std::vector<std::string>> Collect(const std::string& bytes);
-  // Collective: all ranks are ready for the first step. What they wait for each
-  // other may take `timeout` only from now on.
-  absl::Status EndStartup();
-  // Tells the other ranks that this one has failed.
+  // How long this rank waits for others from now on, in all collectives.
+  void SetTimeout(absl::Duration timeout);
+  // Tells the other ranks that this one has failed. From any thread.
   void Abort(const absl::Status& reason);
 
  private:

@@ -1,24 +1,35 @@
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/checkpoint/checkpoint.h"
-#include "fsdp/files/durable_file.h"
 #include "fsdp/checkpoint/huggingface.h"
 #include "fsdp/config/text_config.h"
 #include "fsdp/data/batches.h"
+#include "fsdp/files/durable_file.h"
+#include "fsdp/launch/error_file.h"
+#include "fsdp/launch/stop_signal.h"
 #include "fsdp/train/metrics_jsonl.h"
 #include "fsdp/train/progress.h"
 #include "fsdp/train/shard_writer.h"
+#include "fsdp/train/stop_agreement.h"
 #include "fsdp/train/tensorboard.h"
 #include "fsdp/train/trainer.h"
 #include "fsdp/train/training_plan.h"
+#include "fsdp/train/watchdog.h"
 #include "google/protobuf/text_format.h"
 #include "graph/executor.h"
+#include "kernels/internal_error.h"
 #include "kernels/status_macros.h"
 #include "kernels/step_state.h"
 #include "tools/program/program.h"
@@ -38,13 +49,20 @@ std::string TextOf(const TrainConfig& config) {
 
 class RankRun {
  public:
-  RankRun(const PreparedRun& run, Runtime& runtime)
+  // `end`: ends the process, for the watchdog.
+  RankRun(const PreparedRun& run, Runtime& runtime,
+          std::function<void(const absl::Status&)> end)
       : run_(run),
         config_(run.config),
         directory_(run.flags.run_directory),
-        runtime_(runtime) {}
+        usual_(absl::Seconds(config_.run().timeout_seconds())),
+        startup_(absl::Seconds(config_.run().startup_timeout_seconds())),
+        saving_(absl::Seconds(config_.checkpoint().timeout_seconds())),
+        runtime_(runtime),
+        end_(std::move(end)) {}
 
-  absl::Status Run() {
+  // The number of steps taken.
+  absl::StatusOr<int64_t> Run() {
     SG_RETURN_IF_ERROR(Plan());
     ExecutorOptions options;
     options.backend = &runtime_.backend();
@@ -54,17 +72,30 @@ class RankRun {
     if (tracer_ != nullptr) options.trace = tracer_->recorder();
     if (run_.tune_executor) run_.tune_executor(plan_->plan, &options);
     SG_ASSIGN_OR_RETURN(executor_, Executor::Create(plan_->plan, options));
+    // Ranks may wait for the one with the slowest disk.
+    runtime_.SetTimeout(saving_);
     SG_ASSIGN_OR_RETURN(const int64_t first_step, Restore());
     SG_RETURN_IF_ERROR(OpenData());
     if (runtime_.rank() == 0) SG_RETURN_IF_ERROR(OpenSinks(first_step));
-    SG_RETURN_IF_ERROR(runtime_.EndStartup());
+    SG_RETURN_IF_ERROR(runtime_.Barrier());
+    runtime_.SetTimeout(startup_);
     return Train(first_step);
   }
 
-  // Tells the ranks that wait for this one why it ends.
+  // Tells the ranks that wait for this one why it ends. From any thread.
   void Abort(const absl::Status& reason) {
     if (executor_ != nullptr) executor_->Abort(reason);
     runtime_.Abort(reason);
+  }
+
+  // Where each lane stands or, after an error, has stopped; empty before there
+  // are any.
+  std::string Progress() const {
+    return executor_ == nullptr ? "" : executor_->Progress();
+  }
+  // The signal that asked this rank to stop; 0: none.
+  int stop_signal() const {
+    return stop_signal_.has_value() ? stop_signal_->received() : 0;
   }
 
  private:
@@ -184,7 +215,7 @@ class RankRun {
     return absl::OkStatus();
   }
 
-  absl::Status Train(int64_t first_step) {
+  absl::StatusOr<int64_t> Train(int64_t first_step) {
     const BatchShape shape = {config_.data().batch_size(),
                               config_.data().micro_batch_size(),
                               runtime_.world_size(), runtime_.rank()};
@@ -222,15 +253,43 @@ class RankRun {
         return tracer_->EndStep(step);
       };
     }
-    options.save = [this](int64_t step) {
-      SaveOptions save;
-      save.folder = CheckpointFolder();
-      save.step = step;
-      if (runtime_.world_size() > 1)
-        save.barrier = [this] { return runtime_.Barrier(); };
-      return SaveCheckpoint(Here(), save);
+    options.save = [this](int64_t step) { return Save(step); };
+    // The first step may take longer: memory is touched, kernels settle.
+    options.warmed_up = [this] { runtime_.SetTimeout(usual_); };
+    stop_signal_.emplace();
+    StopAgreement::Max max;
+    if (runtime_.world_size() > 1)
+      max = [this](int64_t mine) { return runtime_.Max(mine); };
+    StopAgreement agreement([this] { return stop_signal() != 0; },
+                            std::move(max));
+    options.stop = [&agreement](double step_seconds) {
+      return agreement.AfterStep(step_seconds);
     };
+    Watchdog watchdog({.rank = runtime_.rank(),
+                       .advance = [this] { return executor_->Advance(); },
+                       .where = [this] { return executor_->Progress(); },
+                       .abort = [this](const absl::Status& r) { Abort(r); },
+                       .end = end_,
+                       .grace = std::min(usual_, absl::Seconds(10))});
+    watchdog.Start(
+        std::clamp(usual_ / 20, absl::Milliseconds(20), absl::Seconds(5)));
+    options.watchdog = &watchdog;
     return Trainer(options).Train(first_step);
+  }
+
+  absl::Status Save(int64_t step) {
+    SaveOptions save;
+    save.folder = CheckpointFolder();
+    save.step = step;
+    if (runtime_.world_size() > 1)
+      save.barrier = [this] { return runtime_.Barrier(); };
+    runtime_.SetTimeout(saving_);
+    SG_RETURN_IF_ERROR(AsInternal(SaveCheckpoint(Here(), save)));
+    // Rank 0 has more to do than the others: they wait for it here, not in a
+    // collective of the next step.
+    SG_RETURN_IF_ERROR(runtime_.Barrier());
+    runtime_.SetTimeout(usual_);
+    return absl::OkStatus();
   }
 
   void Say(const std::string& text) {
@@ -242,12 +301,15 @@ class RankRun {
   const PreparedRun& run_;
   const TrainConfig& config_;
   const std::string& directory_;
+  const absl::Duration usual_, startup_, saving_;  // timeouts
   Runtime& runtime_;
+  const std::function<void(const absl::Status&)> end_;
   std::unique_ptr<TrainingPlan> plan_;
   std::unique_ptr<StepTracer> tracer_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<TokenData> training_, validation_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
+  std::optional<StopSignal> stop_signal_;
 };
 
 }  // namespace
@@ -257,15 +319,30 @@ absl::Status RunRank(const PreparedRun& run,
   RuntimeOptions options;
   options.device = run.config.run().device();
   options.threads = run.config.run().threads();
-  options.timeout = absl::Seconds(run.config.run().timeout_seconds());
   options.startup_timeout =
       absl::Seconds(run.config.run().startup_timeout_seconds());
   SG_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
                       Runtime::Create(environment, options));
-  RankRun rank(run, *runtime);
-  const absl::Status status = rank.Run();
-  if (!status.ok()) rank.Abort(status);
-  return status;
+  RankRun rank(run, *runtime, [&environment](const absl::Status& reason) {
+    WriteErrorFile(environment.error_file, std::string(reason.message()),
+                   absl::Now())
+        .IgnoreError();
+    std::_Exit(1);  // threads that are stuck cannot be joined
+  });
+  const absl::StatusOr<int64_t> steps = rank.Run();
+  if (!steps.ok()) {
+    rank.Abort(steps.status());
+    if (!IsWrongInput(steps.status()))
+      std::fputs(rank.Progress().c_str(), stderr);
+    return steps.status();
+  }
+  if (*steps >= run.config.run().steps()) return absl::OkStatus();
+  const int signal = rank.stop_signal();
+  return absl::AbortedError(absl::StrCat(
+      signal == 0 ? "stopped because another rank was asked to"
+                  : absl::StrCat("stopped by ", strsignal(signal)),
+      " after step ", *steps, " of ", run.config.run().steps(),
+      "; its checkpoint is saved: the same command goes on from there"));
 }
 
 }  // namespace shardgraph

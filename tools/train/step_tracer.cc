@@ -14,8 +14,7 @@
 
 namespace shardgraph {
 
-// Steps of a run that go before its trace: the eager one, the recorded one, and
-// one to settle.
+// Steps of a run that go before its trace: the eager one, and two to settle.
 constexpr int64_t kSettled = 3;
 
 std::unique_ptr<StepTracer> StepTracer::Create(const TrainConfig& config,
