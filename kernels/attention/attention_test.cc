@@ -6,9 +6,16 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/attention/attention_block.h"
 #include "kernels/testing/conformance.h"
 
 namespace shardgraph {
+
+namespace avx512_double {  // on code that runs everywhere
+AttentionForwardFunction AttentionForward;
+AttentionGradientFunction AttentionGradient;
+}  // namespace avx512_double
+
 namespace {
 
 const OpDef* Attention() { return AttentionOps()[0]; }
@@ -400,6 +407,64 @@ TEST(AttentionGradient, MatchesFiniteDifferences) {
         EXPECT_NEAR(gradients[operand][i], difference / (2 * step), 1e-8)
             << "operand " << operand << " element " << i << " of "
             << forward.Name();
+      }
+    }
+  }
+}
+
+// out, lse, dq, dk and dv of two heads that share a key head.
+std::vector<std::vector<float>> RunBlocks(int64_t length, int64_t width,
+                                          AttentionForwardFunction* forward,
+                                          AttentionGradientFunction* gradient) {
+  const auto draw = [&](uint64_t seed) {
+    const auto values = UniformValues(length * width, -2, 2, seed);
+    return std::vector<float>(values.begin(), values.end());
+  };
+  std::vector<float> k = draw(1), v = draw(2);
+  std::vector<float> dk(length * width), dv(length * width);
+  std::vector<std::vector<float>> q = {draw(3), draw(4)};
+  std::vector<std::vector<float>> dout = {draw(5), draw(6)};
+  std::vector<std::vector<float>> out(2, dk), dq(2, dk), sums(2, dk);
+  std::vector<std::vector<float>> lse(2, std::vector<float>(length));
+  std::vector<std::vector<float>> deltas = lse;
+  std::vector<AttentionHead> heads(2);
+  for (int h = 0; h < 2; ++h) {
+    AttentionHead& head = heads[h];
+    head.queries = head.keys = length;
+    head.width = width;
+    head.scale = 0.5;
+    head.causal = true;
+    head.q = {q[h].data(), width};
+    head.k = {k.data(), width};
+    head.v = {v.data(), width};
+    head.out = {out[h].data(), width};
+    head.lse = lse[h].data();
+    head.dout = {dout[h].data(), width};
+    head.dq = {dq[h].data(), width};
+    head.dk = {dk.data(), width};
+    head.dv = {dv.data(), width};
+    head.dq_sums = sums[h].data();
+    head.deltas = deltas[h].data();
+    for (int64_t i = 0; i < length; i += kAttentionQueries) forward(head, i);
+  }
+  gradient(heads.data(), heads.size());
+  return {out[0], out[1], lse[0], lse[1], dq[0], dq[1], dk, dv};
+}
+
+// Panels as wide as AVX-512's; the other widths are in the cases above.
+TEST(AttentionBlock, WidePanelsGiveTheSame) {
+  for (const int64_t length : {1, 31, 97, 196}) {
+    for (const int64_t width : {3, 32, 70}) {
+      const auto narrow = RunBlocks(length, width, baseline::AttentionForward,
+                                    baseline::AttentionGradient);
+      const auto wide =
+          RunBlocks(length, width, avx512_double::AttentionForward,
+                    avx512_double::AttentionGradient);
+      for (size_t r = 0; r < narrow.size(); ++r) {
+        for (size_t i = 0; i < narrow[r].size(); ++i)
+          ASSERT_NEAR(wide[r][i], narrow[r][i], 2e-5)
+              << "result " << r << " element " << i << " of length " << length
+              << ", width " << width;
       }
     }
   }

@@ -36,8 +36,7 @@ VectorProbe Probe() {
           Apply<SquareRootOf>,
           Apply<Same, float, uint16_t>,
           Apply<Same, uint16_t, float>,
-          SumOf,
-          kWidth};
+          SumOf};
 }
 
 }  // namespace shardgraph::SG_CPU_TARGET

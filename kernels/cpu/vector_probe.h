@@ -14,7 +14,6 @@ struct VectorProbe {
   void (*round_bf16)(const float* x, int64_t n, uint16_t* y);
   void (*widen_bf16)(const uint16_t* x, int64_t n, float* y);
   float (*sum)(const float* x, int64_t n);
-  int64_t width;  // elements of a vector
 };
 
 namespace baseline {
