@@ -116,14 +116,19 @@ class Fuser {
       const auto found = accesses_.find(value.buffer);
       if (found == accesses_.end()) return;
       for (const Touch& touch : found->second) {
-        if (touch.write == write && touch.begin == value.begin() &&
-            touch.end == value.end() &&
+        if (touch.write == write && touch.begin <= value.begin() &&
+            touch.end >= value.end() &&
             NodeAt(touch.position).op == wanted.op) {
           candidates.push_back(touch.position);
         }
       }
     };
-    for (int variable : wanted.results) add(variable, true);
+    for (int variable : wanted.results) {
+      add(variable, true);
+      for (const FusionHalf& half : pattern_.halves) {
+        if (half.whole == variable) add(half.half, true);
+      }
+    }
     if (!candidates.empty()) return candidates;
     for (int variable : wanted.operands) add(variable, false);
     return candidates;
@@ -170,6 +175,23 @@ class Fuser {
   bool IsReplaced(int64_t position) const {
     return std::find(positions_.begin(), positions_.end(), position) !=
            positions_.end();
+  }
+
+  bool HalvesAreHalves() const {
+    for (const FusionHalf& relation : pattern_.halves) {
+      const Value& whole = graph_.values[bound_[relation.whole]->front()];
+      const Value& half = graph_.values[bound_[relation.half]->front()];
+      if (whole.type.rank() != 2 || whole.type.dim(1) % 2 != 0) return false;
+      TensorType type = whole.type;
+      type.shape[1] /= 2;
+      const int64_t bytes = type.shape[1] * SizeOf(type.dtype);
+      if (half.buffer != whole.buffer || half.version != whole.version ||
+          half.offset != whole.offset + (relation.right ? bytes : 0) ||
+          !(half.type == type)) {
+        return false;
+      }
+    }
+    return true;
   }
 
   // The node that would take the place of those found; its place is open.
@@ -306,8 +328,10 @@ class Fuser {
 
   bool Replace() {
     std::optional<Node> fused = MakeFused();
-    if (!fused.has_value() || !Fits(*fused) || !OthersKnowOnlyResults(*fused))
+    if (!fused.has_value() || !HalvesAreHalves() || !Fits(*fused) ||
+        !OthersKnowOnlyResults(*fused)) {
       return false;
+    }
     const auto [first, last] =
         std::minmax_element(positions_.begin(), positions_.end());
     int64_t place = *last;
@@ -364,19 +388,6 @@ class Fuser {
 
 int Fuse(Graph& graph, PhaseId phase, const FusionPattern& pattern) {
   return Fuser(graph, phase, pattern).Run();
-}
-
-absl::Span<const FusionPattern> FusionPatterns() {
-  static constexpr FusionPattern patterns[] = {
-      {.name = "add_layer_norm",
-       .replaces = "sum = add(a, b);"
-                   "y, mean, rstd = layer_norm(sum, weight...)",
-       .by = "sum, y, mean, rstd = add_layer_norm(a, b, weight...)"},
-      {.name = "add_rms_norm",
-       .replaces = "sum = add(a, b); y, rstd = rms_norm(sum, weight)",
-       .by = "sum, y, rstd = add_rms_norm(a, b, weight)"},
-  };
-  return patterns;
 }
 
 }  // namespace shardgraph

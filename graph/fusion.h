@@ -9,6 +9,7 @@
 //
 // Names stand for values; a name that occurs twice is one value. All results of
 // a node are named; a last operand "name..." stands for however many there are.
+// "y.left" and "y.right" are the halves of the columns of y [N, C].
 // Behind a node stand attributes: those of `replaces` must have that value
 // (an absent one counts as 0 or ""), those of `by` are set. Otherwise the fused
 // node has the attributes of all that it replaces.
@@ -56,8 +57,15 @@ struct FusionNode {
   bool rest = false;  // the last operand stands for any number
   Attributes attributes;
 };
+// Variable `half` is the left or right half of variable `whole`.
+struct FusionHalf {
+  int half = 0;
+  int whole = 0;
+  bool right = false;
+};
 struct ParsedFusion {
   std::vector<FusionNode> replaces;
+  std::vector<FusionHalf> halves;
   FusionNode by;
   int variables = 0;
 };

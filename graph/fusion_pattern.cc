@@ -36,6 +36,16 @@ class Parser {
           });
       Check(made, pattern_.by);
     }
+    for (size_t i = 0; i < known; ++i) {
+      absl::string_view whole = names_[i];
+      const bool right = absl::ConsumeSuffix(&whole, ".right");
+      if (!right && !absl::ConsumeSuffix(&whole, ".left")) continue;
+      const auto found = std::find(names_.begin(), names_.end(), whole);
+      Check(found != names_.end(), pattern_.replaces);
+      parsed.halves.push_back({static_cast<int>(i),
+                               static_cast<int>(found - names_.begin()),
+                               right});
+    }
     parsed.variables = static_cast<int>(names_.size());
     return parsed;
   }
@@ -60,9 +70,9 @@ class Parser {
     node.op = FindOp(op);
     Check(node.op != nullptr && node.op->in_place.empty(), text);
     node.results = Variables(sides.first);
-    absl::string_view operands =
+    const absl::string_view operands =
         sides.second.substr(open + 1, close - open - 1);
-    node.rest = absl::ConsumeSuffix(&operands, "...");
+    node.rest = absl::EndsWith(operands, "...");
     node.operands = Variables(operands);
     Check(!node.results.empty() && !node.operands.empty(), text);
     for (absl::string_view attribute : absl::StrSplit(
@@ -83,7 +93,8 @@ class Parser {
   std::vector<int> Variables(absl::string_view list) {
     std::vector<int> variables;
     for (absl::string_view part : absl::StrSplit(list, ',')) {
-      const std::string name(absl::StripAsciiWhitespace(part));
+      const std::string name(
+          absl::StripSuffix(absl::StripAsciiWhitespace(part), "..."));
       Check(!name.empty(), list);
       const auto found = std::find(names_.begin(), names_.end(), name);
       variables.push_back(static_cast<int>(found - names_.begin()));

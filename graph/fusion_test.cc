@@ -201,6 +201,29 @@ TEST_F(FusionTest, FindsSiblings) {
             (absl::InlinedVector<ValueId, 4>{y, norm[0], norm[1]}));
 }
 
+TEST_F(FusionTest, KnowsHalvesOfColumns) {
+  constexpr FusionPattern pattern = {
+      .name = "halves",
+      .replaces = "y = matmul(a, b...); z = swiglu(y.left, y.right)",
+      .by = "y, z = matmul_pointwise(a, b...) function=swiglu"};
+  const ValueId w = b_.Input("w", TensorType(DType::kF32, {3, 8}));
+  const ValueId y = b_.Emit1("matmul", {x_, w});
+  const auto part = [&](int64_t begin, int64_t end) {
+    return b_.Slice(y, 1, begin, end);
+  };
+  b_.Emit1("swiglu", {part(4, 8), part(0, 4)});  // the wrong way round
+  EXPECT_EQ(Fuse(graph_, 0, pattern), 0);
+  b_.Emit1("swiglu", {part(0, 2), part(2, 4)});  // quarters
+  EXPECT_EQ(Fuse(graph_, 0, pattern), 0);
+  const ValueId z = b_.Emit1("swiglu", {part(0, 4), part(4, 8)});
+  b_.Emit1("silu", {part(0, 4)});
+  EXPECT_EQ(Fuse(graph_, 0, pattern), 1);
+  EXPECT_EQ(Ops(), (Names{"matmul_pointwise", "swiglu", "swiglu", "silu"}));
+  const Node& fused = graph_.nodes[graph_.phases[0].nodes[0]];
+  EXPECT_EQ(fused.operands, (absl::InlinedVector<ValueId, 6>{x_, w}));
+  EXPECT_EQ(fused.results, (absl::InlinedVector<ValueId, 4>{y, z}));
+}
+
 TEST_F(FusionTest, LowerFusesUnlessToldNotTo) {
   const auto emit = [&] {
     const ValueId w = b_.Input("w", TensorType(DType::kF32, {3}));
@@ -237,6 +260,7 @@ TEST(FusionPatternsDeathTest, RefusesWhatIsNoPattern) {
   EXPECT_DEATH(parse("y = relu(x)", "y = relu(w)"), "relu\\(w\\)");
   EXPECT_DEATH(parse("y = relu(x)", "x = relu(x)"), "wrong at");
   EXPECT_DEATH(parse("y = relu(x)", "y = relu(x) attribute"), "wrong at");
+  EXPECT_DEATH(parse("y = relu(x.left)", "y = relu(x.left)"), "wrong at");
   // An update in place.
   EXPECT_DEATH(parse("y = accumulate(x, z, m)", "y = add(x, z)"), "wrong at");
 }

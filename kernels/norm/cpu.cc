@@ -36,9 +36,13 @@ absl::StatusOr<Prepared> PrepareNorm(const KernelContext& context) {
   const Tensor& b = context.operands[kOfSum ? 1 : 0];
   const absl::Span<const Tensor> results = context.results.subspan(kOfSum);
   const CpuTarget target = TargetFor(rows.type);
+  // So many rows are added at once as leave the sums in the first cache.
+  const int64_t rows_of_sum =
+      std::max<int64_t>(1, 4096 / std::max<int64_t>(1, rows.columns));
+  const bool contiguous = x.type.contiguous() && b.type.contiguous();
   return MakeKernel(
-      [rows, layout = RowLayout(x.type), x = x.as<char>(),
-       b_layout = RowLayout(b.type), b = b.as<char>(),
+      [rows, rows_of_sum, contiguous, layout = RowLayout(x.type),
+       x = x.as<char>(), b_layout = RowLayout(b.type), b = b.as<char>(),
        sum = context.results[0].as<char>(), y = results[0].as<char>(),
        mean = kCentered ? results[1].as<float>() : nullptr,
        rstd = results[kCentered ? 2 : 1].as<float>(),
@@ -47,18 +51,24 @@ absl::StatusOr<Prepared> PrepareNorm(const KernelContext& context) {
        forward = ForTarget(target, &baseline::NormForward, &avx2::NormForward,
                            &avx512::NormForward)](Lane& lane) {
         const int64_t size = SizeOfElement(rows.type);
+        const auto add_rows = [&](int64_t begin, int64_t end) {
+          PointwiseRun run = {.function = Pointwise::kAdd, .type = rows.type};
+          const int64_t step = contiguous ? end - begin : 1;
+          run.n = step * rows.columns;
+          for (int64_t row = begin; row < end; row += step) {
+            run.in[0] = x + layout.Offset(row) * size;
+            run.in[1] = b + b_layout.Offset(row) * size;
+            run.out[0] = sum + row * rows.columns * size;
+            add(run);
+          }
+        };
         const auto run = [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row) {
             const int64_t at = row * rows.columns * size;
-            const char* in = x + layout.Offset(row) * size;
-            if (kOfSum) {
-              add({.function = Pointwise::kAdd,
-                   .type = rows.type,
-                   .n = rows.columns,
-                   .in = {in, b + b_layout.Offset(row) * size},
-                   .out = {sum + at}});
-              in = sum + at;
-            }
+            if (kOfSum && (row - begin) % rows_of_sum == 0)
+              add_rows(row, std::min(end, row + rows_of_sum));
+            const char* const in =
+                kOfSum ? sum + at : x + layout.Offset(row) * size;
             const NormStatistics statistics = forward(rows, in, y + at);
             if (kCentered) mean[row] = statistics.mean;
             rstd[row] = statistics.rstd;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/config/text_config.h"
 #include "graph/builder.h"
@@ -72,6 +73,18 @@ const std::vector<Chain>& Chains() {
                 b.Emit("rms_norm",
                        {sum, b.Input("weight", TensorType(dtype, {columns}))},
                        Attributes().SetDouble("epsilon", 1e-5)));
+       }},
+      {"matmul_swiglu",
+       [](GraphBuilder& b, DType dtype, int64_t rows, int64_t columns) {
+         constexpr int64_t kDepth = 19;
+         const ValueId y =
+             b.Emit1("matmul",
+                     {Strided(b, "x", dtype, rows, kDepth),
+                      b.Input("w", TensorType(dtype, {2 * columns, kDepth}))},
+                     Attributes().SetInt("transpose_b", 1));
+         Output(b, {y});
+         Output(b, {b.Emit1("swiglu", {b.Slice(y, 1, 0, columns),
+                                       b.Slice(y, 1, columns, 2 * columns)})});
        }},
   };
   return chains;
@@ -185,6 +198,20 @@ TEST(Fusion, TrainingIsTheSame) {
       }
     }
   }
+}
+
+TEST(Fusion, NamesThePatternsThereAre) {
+  TrainConfig config;
+  SG_CHECK_OK(ParseTextConfig(
+      absl::StrCat("model { ", kGpt2, " } run { steps: 1 unfused: \"add\" }"),
+      "test", &config));
+  const auto run = RunTraining(config, {});
+  EXPECT_EQ(run.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StartsWith(
+      run.status().message(),
+      "run.unfused: there is no fusion pattern \"add\"; give names of all, "
+      "add_layer_norm, "))
+      << run.status();
 }
 
 }  // namespace

@@ -156,12 +156,14 @@ TEST(GoldenPlans, SelectiveRecomputeWithFusedOps) {
       again.insert(std::string(node->op->name));
   }
   EXPECT_EQ(again, (std::set<std::string>{"all_gather", "rms_norm", "swiglu"}));
-  // The fused products of q, k, v and of gate, up are kept: one matmul each
-  // forward, beside those of the output and the down projection.
+  // The products of q, k, v and of gate, up are kept: one node each forward,
+  // the latter with swiglu behind it, beside those of the output and the down
+  // projection.
   int products = 0;
   for (const Node* node : Nodes(plan->plan(), "micro", "matmul"))
     products += node->direction == Direction::kForward;
-  EXPECT_EQ(products, 4);
+  EXPECT_EQ(products, 3);
+  EXPECT_EQ(Nodes(plan->plan(), "micro", "matmul_pointwise").size(), 1u);
   ExpectGolden("selective_recompute", plan->plan());
 }
 
