@@ -33,9 +33,9 @@ std::unique_ptr<PresetPlan> Blocks(int prefetch, int in_flight) {
 // nodes; a gather takes `ratio` and a reduction, of twice the bytes, 2 ratio.
 NodeSeconds EqualUnits(const Graph& graph, double ratio) {
   std::map<std::pair<UnitId, Direction>, int> nodes;
-  for (const Node& node : graph.nodes) {
-    if (node.phase == graph.FindPhase("micro") &&
-        node.lane == LaneKind::kCompute && node.unit != kNone)
+  for (NodeId id : graph.phases[graph.FindPhase("micro")].nodes) {
+    const Node& node = graph.nodes[id];
+    if (node.lane == LaneKind::kCompute && node.unit != kNone)
       ++nodes[{node.unit, node.direction}];
   }
   return [nodes, ratio](const Graph& graph, const Node& node) {
