@@ -1,6 +1,6 @@
 // What the CPU backend itself costs per command, with kernels that do nothing.
 //
-//   bazel run //kernels/cpu:backend_benchmark
+//   bazel run //tools:bench -- --benchmark_filter=BM_
 #include <cstdint>
 #include <memory>
 #include <vector>

@@ -1,7 +1,7 @@
 // The CPU kernels by family, each beside what this processor can do, measured
 // in between: STREAM's triad from memory and multiply-adds in registers.
 //
-//   bazel run //kernels/cpu:kernels_benchmark -- --benchmark_filter=attention
+//   bazel run //tools:bench -- --benchmark_filter=attention/
 //
 // The argument is the number of threads. Shapes are those of gpt2_124m and
 // llama3_8b at 1,024 tokens, in BF16. Counters, from the fastest launch:
@@ -329,22 +329,21 @@ std::vector<Case> Cases() {
   };
 }
 
-}  // namespace
-}  // namespace shardgraph
-
-int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  const std::vector<shardgraph::Case> cases = shardgraph::Cases();
+bool RegisterAll() {
+  static const auto& cases = *new std::vector<Case>(Cases());
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const auto add = [&](const std::string& name, auto run) {
     auto* const registered = benchmark::RegisterBenchmark(name.c_str(), run);
     registered->UseRealTime()->Arg(1);
     if (cores > 1) registered->Arg(cores);
   };
-  for (const shardgraph::Case& c : cases) {
-    add(c.name,
-        [&c](benchmark::State& state) { shardgraph::RunCase(state, c); });
-  }
-  add("loss/softmax", shardgraph::RunSoftmax);
-  benchmark::RunSpecifiedBenchmarks();
+  for (const Case& c : cases)
+    add(c.name, [&c](benchmark::State& state) { RunCase(state, c); });
+  add("loss/softmax", RunSoftmax);
+  return true;
 }
+
+[[maybe_unused]] const bool registered = RegisterAll();
+
+}  // namespace
+}  // namespace shardgraph

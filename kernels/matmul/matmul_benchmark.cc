@@ -1,7 +1,7 @@
 // Matrix products against oneDNN and against the multiply-adds that the
 // processor can do, all three in turn, so that they see the same machine.
 //
-//   bazel run //kernels/matmul:matmul_benchmark
+//   bazel run //tools:bench -- --benchmark_filter=matmul/
 //
 // Each benchmark is one of the three products of a linear layer on `rows` rows:
 // forward y[rows, out] = x[rows, in] w[out, in]^T, dx = dy w, or dw = dy^T x
@@ -227,7 +227,8 @@ void RegisterAll() {
     for (const auto& [direction_name, direction] : directions) {
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         for (const int threads : {1, 2}) {
-          const std::string name = shape.name + "/" + direction_name + "/" +
+          const std::string name = "matmul/" + shape.name + "/" +
+                                   direction_name + "/" +
                                    std::string(DTypeName(dtype)) +
                                    "/threads:" + std::to_string(threads);
           benchmark::RegisterBenchmark(
@@ -244,13 +245,7 @@ void RegisterAll() {
   }
 }
 
+[[maybe_unused]] const bool registered = (RegisterAll(), true);
+
 }  // namespace
 }  // namespace shardgraph
-
-int main(int argc, char** argv) {
-  shardgraph::RegisterAll();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}

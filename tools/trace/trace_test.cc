@@ -1,5 +1,4 @@
-#include "tools/trace/chrome_trace.h"
-
+// Traces: what the executor records, the file of all ranks, shares of time.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -20,7 +19,9 @@
 #include "kernels/testing/allocations.h"
 #include "nlohmann/json.hpp"
 #include "tools/bench/null_device.h"
+#include "tools/trace/chrome_trace.h"
 #include "tools/trace/rank_trace.h"
+#include "tools/trace/step_times.h"
 
 namespace shardgraph {
 namespace {
@@ -211,6 +212,67 @@ TEST(RankTraceTest, RefusesOtherBytes) {
   EXPECT_FALSE(UnpackTrace(bytes + "x").ok());
   EXPECT_FALSE(UnpackTrace("").ok());
   EXPECT_FALSE(UnpackTrace(std::string(64, '\xff')).ok());
+}
+
+// A step of 100 ns: relu, all_reduce on the other lane, relu.
+RankTrace Step(int rank, std::array<int64_t, 6> times) {
+  RankTrace trace;
+  trace.rank = rank;
+  trace.lanes = {{{times[0], times[1], 1, 0}, {times[4], times[5], 1, 2}},
+                 {{times[2], times[3], 1, 1}}};
+  trace.host = {{5, 9, 1, 0},
+                {9, 95, 1, TraceEvent::kSynchronize},
+                {0, 100, 1, TraceEvent::kStep}};
+  return trace;
+}
+
+TEST(StepTimesTest, SaysWhatTimeGoesTo) {
+  const StepPlan plan = Chain(2);
+  ASSERT_EQ(plan.graph.nodes[1].op->name, "all_reduce");
+  const std::vector<RankTrace> ranks = {Step(0, {10, 30, 33, 60, 65, 80}),
+                                        Step(1, {10, 40, 45, 61, 66, 85})};
+  const StepTimes times = StepTimesOf(plan, ranks);
+  constexpr double kNs = 1e-9, kTolerance = 1e-15;
+  EXPECT_NEAR(times.seconds, 100 * kNs, kTolerance);
+  ASSERT_EQ(times.lanes.size(), 2u);
+  // Waits: 30 to 60 and 40 to 61, for the all-reduce.
+  const LaneTimes& compute = times.lanes[0];
+  EXPECT_EQ(compute.families.size(), 1u);
+  EXPECT_NEAR(compute.families.at("pointwise"), (35 + 49) / 2.0 * kNs,
+              kTolerance);
+  EXPECT_NEAR(compute.waits, (30 + 21) / 2.0 * kNs, kTolerance);
+  EXPECT_NEAR(compute.peers, 0, kTolerance);
+  EXPECT_NEAR(compute.engine, (35 + 30) / 2.0 * kNs, kTolerance);
+  // Waits from when the phase is enqueued and until the last node of it has
+  // run. Rank 0 comes to the all-reduce 12 ns before rank 1.
+  const LaneTimes& communication = times.lanes[1];
+  EXPECT_NEAR(communication.waits, (25 + 20 + 35 + 24) / 2.0 * kNs, kTolerance);
+  EXPECT_NEAR(communication.peers, 12 / 2.0 * kNs, kTolerance);
+  EXPECT_NEAR(communication.families.at("collective"), (15 + 16) / 2.0 * kNs,
+              kTolerance);
+  EXPECT_NEAR(communication.engine, (28 + 25) / 2.0 * kNs, kTolerance);
+
+  const std::vector<NodeTimes> nodes = NodeTimesOf(plan, ranks);
+  EXPECT_NEAR(nodes[1].best, 16 * kNs, kTolerance);
+  EXPECT_NEAR(nodes[1].seconds, (27 + 16) / 2.0 * kNs, kTolerance);
+  EXPECT_NEAR(nodes[1].runs, 1, kTolerance);
+  EXPECT_EQ(nodes.back().runs, 0);
+}
+
+// What was really recorded adds up, whatever the number of lanes.
+TEST_P(ChromeTraceTest, TimesAddUp) {
+  TraceRecorder recorder = Recorder(2);
+  RunSteps(plan_, &recorder, {1, 4}, &allocations_);
+  const std::vector<RankTrace> ranks = {TakeTrace(recorder, 0)};
+  const StepTimes times = StepTimesOf(plan_, ranks);
+  EXPECT_EQ(times.lanes.size(), static_cast<size_t>(GetParam()));
+  for (const LaneTimes& lane : times.lanes) {
+    double sum = lane.peers + lane.waits + lane.engine;
+    for (const auto& [family, seconds] : lane.families) sum += seconds;
+    EXPECT_NEAR(sum, times.seconds, 1e-9);
+    EXPECT_GE(lane.waits, 0);
+    EXPECT_GT(lane.engine, 0);
+  }
 }
 
 }  // namespace

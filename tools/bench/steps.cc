@@ -1,0 +1,309 @@
+// Whole training steps: how fast, where the time goes, and how that compares
+// with what oneDNN's products reach on the same cores at the same time.
+//
+//   bazel run //tools:bench -- --benchmark_filter=Steps
+//
+// Counters: tokens_per_second and flops_per_second (model FLOPs,
+// graph/model_flops.h) of all ranks at the fastest step; of_onednn: share of
+// what oneDNN reaches for a large product (onednn_matmul.h) on all ranks
+// together; of_fma: of the FP32 multiply-adds that the cores can do;
+// of_best_matmuls: what the products of the step take, over what they
+// take at their fastest, ours or oneDNN's with packed weights; LANE/FAMILY:
+// shares of the mean step. A table of the same goes to stderr.
+#include "tools/bench/steps.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "benchmark/benchmark.h"
+#include "fsdp/config/train_config.h"
+#include "fsdp/data/batches.h"
+#include "fsdp/train/shard_writer.h"
+#include "fsdp/train/trainer.h"
+#include "fsdp/train/training_plan.h"
+#include "graph/executor.h"
+#include "graph/model_flops.h"
+#include "kernels/check.h"
+#include "kernels/cpu/machine_peak.h"
+#include "kernels/cpu/target.h"
+#include "kernels/op_table.h"
+#include "kernels/status_macros.h"
+#include "kernels/step_state.h"
+#include "tools/bench/onednn_matmul.h"
+#include "tools/bench/ranks.h"
+#include "tools/plan/timeline.h"
+#include "tools/presets/presets.h"
+#include "tools/trace/rank_trace.h"
+#include "tools/trace/step_times.h"
+
+namespace shardgraph {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kRanks = 2;
+constexpr int kWarmUp = 3;  // eager, recorded, settled
+
+// FLOP/s of FP32 multiply-adds in registers, on this thread.
+double FmaFlops() {
+  constexpr int64_t kRounds = 2000000;
+  const int64_t begin = TraceRecorder::Now();
+  benchmark::DoNotOptimize(SG_BEST_CPU_TARGET(MultiplyAdd)(kRounds));
+  return 1e9 * kRounds * SG_BEST_CPU_TARGET(FlopsPerStep)() /
+         static_cast<double>(TraceRecorder::Now() - begin);
+}
+
+class StepsRank {
+ public:
+  explicit StepsRank(Runtime& runtime) : runtime_(runtime) {}
+
+  absl::StatusOr<json> Run(const json& arguments) {
+    steps_ = arguments.at("steps");
+    name_ = arguments.at("config");
+    SG_RETURN_IF_ERROR(Prepare(arguments.at("overrides")));
+    SG_RETURN_IF_ERROR(Time());
+    SG_ASSIGN_OR_RETURN(
+        const std::vector<std::string> packed,
+        runtime_.Collect(PackTrace(TakeTrace(*recorder_, runtime_.rank()))));
+    SG_ASSIGN_OR_RETURN(const std::vector<std::string> flops,
+                        runtime_.Collect(json{onednn_, fma_}.dump()));
+    if (runtime_.rank() != 0) return json();
+    for (const std::string& bytes : packed) {
+      SG_ASSIGN_OR_RETURN(ranks_.emplace_back(), UnpackTrace(bytes));
+    }
+    onednn_ = fma_ = 0;
+    for (const std::string& text : flops) {
+      const json both = json::parse(text);
+      onednn_ += both.at(0).get<double>();
+      fma_ += both.at(1).get<double>() * runtime_.threads();
+    }
+    return Report();
+  }
+
+ private:
+  const StepPlan& plan() const { return plan_->plan; }
+  int64_t MicroBatchesOfStep() const {
+    return MicroBatches(config_.data(), runtime_.world_size());
+  }
+
+  absl::Status Prepare(const std::vector<std::string>& overrides) {
+    SG_ASSIGN_OR_RETURN(config_, LoadConfig(name_, overrides));
+    SG_ASSIGN_OR_RETURN(const auto model, MakeModel(config_.model()));
+    ResolveTrainConfig(model->max_positions(), runtime_.world_size(), &config_);
+    SG_RETURN_IF_ERROR(ValidateTrainConfig(config_, model->max_positions(),
+                                           runtime_.world_size()));
+    PlanRequest request;
+    request.config = &config_;
+    request.world_size = runtime_.world_size();
+    SG_ASSIGN_OR_RETURN(request.target, LoadTargetPreset(""));
+    request.workspace = CpuWorkspace();
+    request.evaluate = false;
+    SG_ASSIGN_OR_RETURN(plan_, MakeTrainingPlan(request));
+    recorder_ = std::make_unique<TraceRecorder>(
+        plan().num_lanes, TraceCapacity(plan(), MicroBatchesOfStep(), steps_));
+    ExecutorOptions options;
+    options.backend = &runtime_.backend();
+    options.communicators = runtime_.communicators();
+    options.capture = config_.run().capture();
+    options.trace = recorder_.get();
+    SG_ASSIGN_OR_RETURN(executor_, Executor::Create(plan(), options));
+    const StepState fresh;
+    SG_RETURN_IF_ERROR(
+        executor_->WriteBuffer(plan_->state, 0, &fresh, sizeof(fresh)));
+    SG_RETURN_IF_ERROR(InitializeParameters(
+        *plan_, config_.run().seed(), runtime_.rank() % plan_->groups.shard,
+        *executor_));
+    return absl::OkStatus();
+  }
+
+  // Made-up tokens, other ones in each step.
+  absl::Status Fill(int64_t step, int64_t micro, Batch* batch) const {
+    const DataSpec& data = config_.data();
+    const int64_t count = data.micro_batch_size() * data.sequence_length();
+    batch->tokens.resize(count);
+    batch->targets.resize(count);
+    batch->sequence_ids.resize(data.micro_batch_size());
+    uint64_t state = step * 1000003 + micro * 1009 + runtime_.rank();
+    for (int64_t i = 0; i < count; ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      batch->tokens[i] =
+          static_cast<int32_t>((state >> 33) % plan_->model->vocab_size());
+      batch->targets[i] = batch->tokens[i];
+    }
+    for (size_t i = 0; i < batch->sequence_ids.size(); ++i)
+      batch->sequence_ids[i] = step * data.batch_size() + i;
+    return absl::OkStatus();
+  }
+
+  absl::Status Time() {
+    TrainerOptions options;
+    options.config = &config_;
+    options.plan = plan_.get();
+    options.executor = executor_.get();
+    options.training = [this](int64_t step, int64_t micro, Batch* batch) {
+      return Fill(step, micro, batch);
+    };
+    options.rank = runtime_.rank();
+    options.world_size = runtime_.world_size();
+    Trainer trainer(options);
+    for (int64_t step = 0; step < kWarmUp + steps_; ++step) {
+      const bool timed = step >= kWarmUp;
+      SG_RETURN_IF_ERROR(runtime_.Barrier());
+      if (timed) recorder_->Start(static_cast<int32_t>(step));
+      SG_ASSIGN_OR_RETURN(const StepMetrics metrics, trainer.Step(step));
+      if (!timed) continue;
+      recorder_->Stop();
+      seconds_.push_back(metrics.step_seconds);
+      tokens_ = metrics.tokens;
+      SG_RETURN_IF_ERROR(runtime_.Barrier());
+      onednn_ = std::max(onednn_, OnednnFlops());
+      fma_ = std::max(fma_, FmaFlops());
+    }
+    return absl::OkStatus();
+  }
+
+  // Seconds a step of the plan's products, and what they take at their fastest:
+  // ours, or oneDNN's.
+  std::pair<double, double> Matmuls() const {
+    const Graph& graph = plan().graph;
+    const std::vector<NodeTimes> times = NodeTimesOf(plan(), ranks_);
+    struct Product {
+      double seconds = 0, runs = 0, best = 1e30;
+    };
+    std::map<MatmulShape, Product> products;
+    for (NodeId id = 0; id < static_cast<NodeId>(times.size()); ++id) {
+      const Node& node = graph.nodes[id];
+      if (times[id].runs == 0 || FamilyOf(node.op->name) != "matmul") continue;
+      const auto operands = graph.OperandTypes(node),
+                 results = graph.ResultTypes(node);
+      const double flops =
+          CostOf(*node.op, node.attributes, operands, results).matmul_flops;
+      if (flops == 0) continue;
+      MatmulShape shape;
+      shape.m = results[0].shape[0];
+      shape.n = results[0].shape[1];
+      shape.k = static_cast<int64_t>(flops / (2.0 * shape.m * shape.n));
+      shape.transpose_a = node.attributes.Int("transpose_a") != 0;
+      shape.transpose_b = node.attributes.Int("transpose_b") != 0;
+      shape.in = operands[0].dtype;
+      shape.out = results[0].dtype;
+      Product& product = products[shape];
+      product.seconds += times[id].seconds;
+      product.runs += times[id].runs;
+      product.best = std::min(product.best, times[id].best);
+    }
+    double seconds = 0, best = 0;
+    for (auto& [shape, product] : products) {
+      for (const bool packed : {false, true}) {
+        const auto matmul = OnednnMatmul::Create(shape, packed);
+        if (!matmul.ok()) continue;
+        for (int i = 0; i < 3; ++i)
+          product.best = std::min(product.best, (*matmul)->Run());
+      }
+      seconds += product.seconds;
+      best += product.runs * product.best;
+    }
+    return {seconds, best};
+  }
+
+  json Report() const {
+    const StepTimes times = StepTimesOf(plan(), ranks_);
+    const double fastest = *std::min_element(seconds_.begin(), seconds_.end());
+    const double flops =
+        ModelFlopsOf(plan().graph, plan().graph.FindPhase("micro")) *
+        MicroBatchesOfStep() * runtime_.world_size();
+    const auto [matmuls, best_matmuls] = Matmuls();
+    std::map<std::string, double> figures = {
+        {"tokens_per_second", tokens_ / fastest},
+        {"flops_per_second", flops / fastest},
+        {"onednn_flops_per_second", onednn_},
+        {"of_onednn", flops / fastest / onednn_},
+        {"of_fma", flops / fastest / fma_},
+        {"of_best_matmuls", matmuls / best_matmuls}};
+    std::string table = absl::StrFormat(
+        "%s, %d ranks x %d thread: %.1f ms a step (mean), %.1f at best, %.0f "
+        "tokens/s; %.1f GFLOP/s of the model, %.1f of oneDNN\n",
+        name_, runtime_.world_size(), runtime_.threads(), 1e3 * times.seconds,
+        1e3 * fastest, tokens_ / fastest, 1e-9 * flops / fastest,
+        1e-9 * onednn_);
+    for (size_t lane = 0; lane < times.lanes.size(); ++lane) {
+      const std::string name =
+          LaneName(static_cast<int>(lane), plan().num_lanes);
+      std::map<std::string, double> parts = times.lanes[lane].families;
+      parts["peers"] = times.lanes[lane].peers;
+      parts["waits"] = times.lanes[lane].waits;
+      parts["engine"] = times.lanes[lane].engine;
+      std::vector<std::pair<double, std::string>> sorted;
+      for (const auto& [part, seconds] : parts) {
+        figures[absl::StrCat(name, "/", part)] = seconds / times.seconds;
+        sorted.emplace_back(seconds, part);
+      }
+      std::sort(sorted.rbegin(), sorted.rend());
+      for (const auto& [seconds, part] : sorted) {
+        absl::StrAppendFormat(&table, "  %-14s %-11s %9.2f ms %6.2f %%\n", name,
+                              part, 1e3 * seconds,
+                              100 * seconds / times.seconds);
+      }
+    }
+    return {{"seconds", seconds_}, {"figures", figures}, {"table", table}};
+  }
+
+  Runtime& runtime_;
+  std::string name_;
+  int64_t steps_ = 0;
+  TrainConfig config_;
+  std::unique_ptr<TrainingPlan> plan_;
+  std::unique_ptr<TraceRecorder> recorder_;
+  std::unique_ptr<Executor> executor_;
+  std::vector<double> seconds_;
+  int64_t tokens_ = 0;
+  // FLOP/s of this rank, of one thread; in the report of all ranks.
+  double onednn_ = 0, fma_ = 0;
+  std::vector<RankTrace> ranks_;
+};
+
+}  // namespace
+
+absl::StatusOr<json> StepsTask(const json& arguments, Runtime& runtime) {
+  return StepsRank(runtime).Run(arguments);
+}
+
+namespace {
+
+void Steps(benchmark::State& state, const std::string& config,
+           const std::vector<std::string>& overrides) {
+  const auto result = RunOnRanks("steps",
+                                 {{"config", config},
+                                  {"overrides", overrides},
+                                  {"steps", state.max_iterations}},
+                                 kRanks);
+  if (!result.ok()) {
+    state.SkipWithError(std::string(result.status().message()).c_str());
+    return;
+  }
+  size_t step = 0;
+  for (auto _ : state) state.SetIterationTime(result->at("seconds").at(step++));
+  for (const auto& [name, value] : result->at("figures").items())
+    state.counters[name] = value.get<double>();
+  std::fputs(result->at("table").get<std::string>().c_str(), stderr);
+}
+
+#define SG_STEPS(config, iterations, ...)                  \
+  BENCHMARK_CAPTURE(Steps, config, #config, {__VA_ARGS__}) \
+      ->Iterations(iterations)                             \
+      ->UseManualTime()                                    \
+      ->Unit(benchmark::kMillisecond)
+// One sequence of 1,024 tokens a rank.
+SG_STEPS(gpt2_124m, 4, "data.batch_size=2");
+SG_STEPS(quickstart, 10);
+
+}  // namespace
+}  // namespace shardgraph
