@@ -34,7 +34,19 @@ bazel run //tools:plan -- --config=quickstart --world_size=2 --format=svg > "$ru
 
 echo "== sample"
 bazel run //tools:generate -- --checkpoint="$run" --prompt="computer" --max_tokens=200
+bazel run //tools:generate -- --checkpoint="$run" --prompt=$'\n' --num_samples=50 --temperature=0.8 \
+  > "$run/samples.txt"
 
 echo
-echo "== the run is in $run: config.textproto, plan.txt, plan.svg, metrics.jsonl, events for TensorBoard, checkpoints/"
+echo "== how good it is"
+python3 tools/quickstart_report.py --data="$data" --run="$run" --samples="$run/samples.txt"
+
+echo
+echo "== where everything is: $run"
+echo "   config.textproto   the config, with every default written out"
+echo "   plan.txt plan.svg  the step plan, as text and as a picture"
+echo "   metrics.jsonl      losses and speed; events.out.tfevents.* the same for: tensorboard --logdir=$run"
+echo "   trace.json         when each node of some steps ran; open it in Perfetto or chrome://tracing"
+echo "   samples.txt        50 samples"
+echo "   checkpoints/       weights and optimizer state; logs/ what each rank said"
 echo "   go on with: bazel run //tools:train -- --config=$run/config.textproto --run_dir=$run --nproc=2 run.steps=1000 schedule.decay_steps=1000"

@@ -126,14 +126,14 @@ absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
   return metrics;
 }
 
-absl::StatusOr<EvaluationMetrics> Trainer::Evaluate(int64_t step) {
+absl::StatusOr<EvaluationMetrics> Trainer::Evaluate(int64_t step,
+                                                    int64_t sequences) {
   SG_CHECK(options_.validation != nullptr && eval_ != kNone)
       << "there is nothing to evaluate";
-  const int64_t sequences = options_.validation_sequences;
   const int64_t run = shape_.world_size * shape_.micro_batch_size;
   SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, position), int64_t{0}));
   for (int64_t micro = 0; micro * run < sequences; ++micro) {
-    SG_RETURN_IF_ERROR(options_.validation(micro, &batch_));
+    SG_RETURN_IF_ERROR(options_.validation(sequences, micro, &batch_));
     SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, micro), micro));
     SG_RETURN_IF_ERROR(WriteBatch(batch_));
     SG_RETURN_IF_ERROR(options_.executor->Run(eval_));
@@ -189,7 +189,8 @@ absl::StatusOr<int64_t> Trainer::Train(int64_t first_step) {
         (last || (evaluate_every > 0 && done % evaluate_every == 0))) {
       const absl::StatusOr<EvaluationMetrics> evaluation = [&] {
         const auto watched = watch("the evaluation after step", done, usual);
-        return Evaluate(done);
+        return Evaluate(done, last ? options_.final_validation_sequences
+                                   : options_.validation_sequences);
       }();
       if (!evaluation.ok()) return AtStep(evaluation.status(), step);
       for (MetricsSink* sink : options_.metrics)

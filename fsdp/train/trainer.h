@@ -24,10 +24,12 @@ struct TrainerOptions {
   // Fills this rank's micro-batch `micro` of step `step` (fsdp/data/batches.h).
   std::function<absl::Status(int64_t step, int64_t micro, Batch* batch)>
       training;
-  // The same of an evaluation over the first `validation_sequences` held-out
-  // sequences; null: no evaluation.
-  std::function<absl::Status(int64_t micro, Batch* batch)> validation;
-  int64_t validation_sequences = 0;
+  // The same of an evaluation over the first `sequences` held-out sequences;
+  // null: no evaluation.
+  std::function<absl::Status(int64_t sequences, int64_t micro, Batch* batch)>
+      validation;
+  int64_t validation_sequences = 0;        // of an evaluation
+  int64_t final_validation_sequences = 0;  // of that after the last step
   int rank = 0;
   int world_size = 1;
   double peak_flops = 0;              // of all ranks, FLOP/s; 0: unknown
@@ -56,8 +58,8 @@ class Trainer {
   // ranks alike. An error says at which step.
   absl::StatusOr<int64_t> Train(int64_t first_step);
 
-  // Mean loss over the held-out sequences; collective.
-  absl::StatusOr<EvaluationMetrics> Evaluate(int64_t step);
+  // Mean loss over the first `sequences` held-out ones; collective.
+  absl::StatusOr<EvaluationMetrics> Evaluate(int64_t step, int64_t sequences);
 
   // One step (0-based) without metrics: for tests and benchmarks.
   absl::StatusOr<StepMetrics> Step(int64_t step);

@@ -234,9 +234,11 @@ class RankRun {
       const int64_t all = validation_->all_sequences(),
                     wanted = config_.evaluation().sequences();
       options.validation_sequences = wanted == 0 ? all : std::min(all, wanted);
-      options.validation = [this, shape,
-                            sequences = options.validation_sequences](
-                               int64_t micro, Batch* batch) {
+      options.final_validation_sequences = config_.evaluation().all_at_end()
+                                               ? all
+                                               : options.validation_sequences;
+      options.validation = [this, shape](int64_t sequences, int64_t micro,
+                                         Batch* batch) {
         return EvaluationBatch(*validation_, shape, sequences, micro, batch);
       };
     }
