@@ -1,6 +1,9 @@
-// The patterns: what was found to be faster fused on some target. Products with
-// gelu or its gradient behind them, and products with add (in place of add with
-// norm), gave nothing on AVX2 and are left apart.
+// The patterns.
+//
+// Note: measured on AVX2, one thread, against the nodes they replace. Sum with
+// norm: even in cache, a few percent less where the tensors leave it. Product
+// with swiglu: even. Products with gelu were even, with its gradient slower,
+// with add no better than add with norm: those are left apart.
 #include "graph/fusion.h"
 
 namespace shardgraph {
