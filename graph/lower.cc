@@ -2,13 +2,16 @@
 // left gets its scratch memory.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "graph/fusion.h"
 #include "graph/passes.h"
+#include "kernels/op_table.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
@@ -67,6 +70,32 @@ void DropDeadNodes(Graph& graph, Phase& phase) {
   phase.nodes.assign(kept.rbegin(), kept.rend());
 }
 
+// Every buffer starts where the target wants it; what collectives move, at a
+// multiple of its windows.
+void AlignBuffers(Graph& graph, const TargetSpec& target) {
+  const auto align = [](int64_t to, Buffer* buffer) {
+    if (to > 1) buffer->alignment = std::lcm(buffer->alignment, to);
+  };
+  for (Buffer& buffer : graph.buffers)
+    align(target.buffer_alignment(), &buffer);
+  for (const Phase& phase : graph.phases) {
+    for (NodeId id : phase.nodes) {
+      const Node& node = graph.nodes[id];
+      if (!node.attributes.Has(kGroupAttribute) ||
+          !node.attributes.Has("size")) {
+        continue;
+      }
+      for (const auto& values : {absl::MakeConstSpan(node.operands),
+                                 absl::MakeConstSpan(node.results)}) {
+        for (ValueId value : values) {
+          align(target.window_alignment(),
+                &graph.buffers[graph.values[value].buffer]);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 absl::Status Lower(Graph& graph, const TargetSpec& target,
@@ -93,24 +122,25 @@ absl::Status Lower(Graph& graph, const TargetSpec& target,
       if (bytes == 0) continue;
       Node& node = graph.nodes[id];
       const std::string op(node.op->name);
-      const auto budget = target.workspace_budget().find(op);
+      const std::string family(FamilyOf(node.op->name));
+      const auto budget = target.workspace_budget().find(family);
       if (budget != target.workspace_budget().end() && bytes > budget->second) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat(PrintNode(graph, id), " needs ", bytes,
-                         " bytes of workspace; target \"", target.name(),
-                         "\" allows ", budget->second, " (workspace_budget[\"",
-                         op, "\"]): raise it or make the operands smaller"));
+        return absl::ResourceExhaustedError(absl::StrCat(
+            PrintNode(graph, id), " needs ", bytes,
+            " bytes of workspace; target \"", target.name(), "\" allows ",
+            budget->second, " (workspace_budget[\"", family,
+            "\"]): raise it or make the operands smaller"));
       }
       Buffer buffer;
       buffer.name =
           absl::StrCat(graph.scope_of(node), "/", op, ".workspace.", id);
       buffer.bytes = bytes;
-      buffer.alignment = std::max<int64_t>(256, target.buffer_alignment());
       buffer.kind = MemoryKind::kWorkspace;
       node.workspace = static_cast<BufferId>(graph.buffers.size());
       graph.buffers.push_back(std::move(buffer));
     }
   }
+  AlignBuffers(graph, target);
   return absl::OkStatus();
 }
 

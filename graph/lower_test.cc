@@ -76,10 +76,11 @@ TEST_F(LowerTest, GivesEachNodeItsWorkspace) {
 }
 
 TEST_F(LowerTest, KeepsToTheBudgetOfTheTarget) {
-  test_.Compute({x_}, {x_});
+  test_.Add("column_sum", {test_.View(x_)}, {test_.View(x_)});
   TargetSpec target;
   target.set_name("small");
-  (*target.mutable_workspace_budget())["compute"] = 999;
+  (*target.mutable_workspace_budget())["column_sum"] = 1;  // no family
+  (*target.mutable_workspace_budget())["matmul"] = 999;
   const auto needs = [](int64_t bytes) -> WorkspaceFunction {
     return [bytes](const Graph&, const Node&) -> absl::StatusOr<int64_t> {
       return bytes;
@@ -88,7 +89,7 @@ TEST_F(LowerTest, KeepsToTheBudgetOfTheTarget) {
   EXPECT_TRUE(Lower(test_.graph(), target, needs(999)).ok());
   const absl::Status status = Lower(test_.graph(), target, needs(1000));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_NE(status.message().find("workspace_budget[\"compute\"]"),
+  EXPECT_NE(status.message().find("workspace_budget[\"matmul\"]"),
             absl::string_view::npos);
   EXPECT_EQ(Lower(test_.graph(), target,
                   [](const Graph&, const Node&) -> absl::StatusOr<int64_t> {
@@ -96,6 +97,33 @@ TEST_F(LowerTest, KeepsToTheBudgetOfTheTarget) {
                   })
                 .code(),
             absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(LowerTest, AlignsBuffersAsTheTargetSays) {
+  const BufferId shard = test_.AddBuffer("shard", 64, Lifetime::kRun);
+  const BufferId whole = test_.AddBuffer("whole", 128);
+  const BufferId odd = test_.AddBuffer("odd", 64, Lifetime::kRun);
+  test_.graph().buffers[odd].alignment = 96;
+  test_.Gather(shard, whole);
+  test_.Compute({whole, odd}, {x_});
+  const auto alignments = [&](int64_t buffer, int64_t window) {
+    TargetSpec target;
+    target.set_buffer_alignment(buffer);
+    target.set_window_alignment(window);
+    const WorkspaceFunction workspace =
+        [](const Graph&, const Node& node) -> absl::StatusOr<int64_t> {
+      return node.op->name == "compute" ? 8 : 0;
+    };
+    Graph graph = test_.graph();
+    EXPECT_TRUE(Lower(graph, target, workspace).ok());
+    std::vector<int64_t> result;
+    for (BufferId id : {x_, shard, whole, odd, graph.node(1).workspace})
+      result.push_back(graph.buffers[id].alignment);
+    return result;
+  };
+  EXPECT_EQ(alignments(0, 0), (std::vector<int64_t>{256, 256, 256, 96, 256}));
+  EXPECT_EQ(alignments(512, 4096),
+            (std::vector<int64_t>{512, 4096, 4096, 1536, 512}));
 }
 
 }  // namespace

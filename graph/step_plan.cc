@@ -21,27 +21,30 @@ int64_t BytesOf(const Graph& graph, ValueId id) {
 
 }  // namespace
 
+int64_t CollectiveBytes(const Graph& graph, const Node& node) {
+  const Group* group = graph.FindGroup(node.attributes.String(kGroupAttribute));
+  if (group == nullptr || node.operands.empty() || node.results.empty())
+    return 0;
+  // A shard of S / n bytes moves n - 1 times.
+  const int64_t others = group->size - 1;
+  const int64_t operand = BytesOf(graph, node.operands[0]);
+  if (node.op->name == "all_gather") return operand * others;
+  if (node.op->name == "reduce_scatter")
+    return BytesOf(graph, node.results[0]) * others;
+  if (node.op->name == "all_reduce") return 2 * operand * others / group->size;
+  if (node.op->name == "all_to_all") return operand / group->size * others;
+  return 0;
+}
+
 CommunicationVolume VolumeOf(const StepPlan& plan, PhaseId phase) {
   CommunicationVolume volume;
   for (NodeId id : plan.graph.phases[phase].nodes) {
     const Node& node = plan.graph.nodes[id];
-    const Group* group =
-        plan.graph.FindGroup(node.attributes.String(kGroupAttribute));
-    if (group == nullptr || node.operands.empty() || node.results.empty())
-      continue;
-    // A shard of S / n bytes moves n - 1 times.
-    const int64_t others = group->size - 1;
-    const int64_t operand = BytesOf(plan.graph, node.operands[0]);
-    const int64_t result = BytesOf(plan.graph, node.results[0]);
-    if (node.op->name == "all_gather") {
-      volume.all_gather_bytes += operand * others;
-    } else if (node.op->name == "reduce_scatter") {
-      volume.reduce_scatter_bytes += result * others;
-    } else if (node.op->name == "all_reduce") {
-      volume.all_reduce_bytes += 2 * operand * others / group->size;
-    } else if (node.op->name == "all_to_all") {
-      volume.all_to_all_bytes += operand / group->size * others;
-    }
+    const int64_t bytes = CollectiveBytes(plan.graph, node);
+    if (node.op->name == "all_gather") volume.all_gather_bytes += bytes;
+    if (node.op->name == "reduce_scatter") volume.reduce_scatter_bytes += bytes;
+    if (node.op->name == "all_reduce") volume.all_reduce_bytes += bytes;
+    if (node.op->name == "all_to_all") volume.all_to_all_bytes += bytes;
   }
   return volume;
 }

@@ -67,6 +67,9 @@ struct CommunicationVolume {
   int64_t all_to_all_bytes = 0;  // like a reduce-scatter
 };
 
+// The same for one node; 0 for one that is no collective of a known group.
+int64_t CollectiveBytes(const Graph& graph, const Node& node);
+
 struct StepPlan {
   Graph graph;
   std::vector<PhaseSchedule> schedules;  // one per phase, same index

@@ -33,5 +33,17 @@ TEST(Completeness, OpsAreWellFormed) {
   EXPECT_EQ(FindOp("no such op"), nullptr);
 }
 
+TEST(Completeness, EveryOpIsOfOneFamily) {
+  size_t ops = 0;
+  for (const OpFamily& family : OpFamilies()) {
+    ops += family.ops.size();
+    for (const OpDef* op : family.ops)
+      EXPECT_EQ(FamilyOf(op->name), family.name) << op->name;
+  }
+  EXPECT_EQ(ops, AllOps().size());
+  EXPECT_EQ(FamilyOf("column_sum"), "matmul");
+  EXPECT_EQ(FamilyOf("no such op"), "");
+}
+
 }  // namespace
 }  // namespace shardgraph

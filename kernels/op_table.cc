@@ -13,15 +13,8 @@
 
 namespace shardgraph {
 
-namespace {
-
-struct Family {
-  absl::string_view name;
-  absl::Span<const OpDef* const> ops;
-};
-
-const std::vector<Family>& Families() {
-  static const auto& families = *new std::vector<Family>{
+const std::vector<OpFamily>& OpFamilies() {
+  static const auto& families = *new std::vector<OpFamily>{
       {"matmul", MatmulOps()}, {"attention", AttentionOps()},
       {"norm", NormOps()},     {"pointwise", PointwiseOps()},
       {"random", RandomOps()}, {"embedding", EmbeddingOps()},
@@ -30,12 +23,10 @@ const std::vector<Family>& Families() {
   return families;
 }
 
-}  // namespace
-
 const std::vector<const OpDef*>& AllOps() {
   static const auto& ops = *[] {
     auto* all = new std::vector<const OpDef*>();
-    for (const Family& family : Families())
+    for (const OpFamily& family : OpFamilies())
       all->insert(all->end(), family.ops.begin(), family.ops.end());
     return all;
   }();
@@ -43,7 +34,7 @@ const std::vector<const OpDef*>& AllOps() {
 }
 
 absl::string_view FamilyOf(absl::string_view op) {
-  for (const Family& family : Families()) {
+  for (const OpFamily& family : OpFamilies()) {
     for (const OpDef* def : family.ops) {
       if (def->name == op) return family.name;
     }

@@ -21,8 +21,6 @@ struct StepState {
                          // advances on every step
   int64_t micro = 0;     // (host) index of the micro-batch within the step; 0
                          // discards old accumulations
-  int64_t sequence_base =
-      0;  // (host) global index of the step's first sequence
   int64_t position =
       0;  // (host) tokens already in the KV cache (prefill and decode)
   double nominal_tokens = 1;  // (host) tokens of a full global batch; the

@@ -149,6 +149,8 @@ TEST_F(TrainConfigTest, ValidationNamesFieldValueAndRemedy) {
       {"shard.strategy=ZERO1", {"shard.strategy is ZERO1", "FULL_SHARD"}},
       {"precision.compute=FP16", {"precision.compute is FP16", "BF16 or FP32"}},
       {"precision.reduce=BF16", {"precision.reduce is BF16"}},
+      {"run.deterministic=false",
+       {"run.deterministic is false", "leave it out or true"}},
   };
   for (const auto& c : cases) {
     const absl::Status status =
@@ -175,6 +177,38 @@ TEST_F(TrainConfigTest, LoadsPresetsAndFilesAndNamesTheNearest) {
               HasSubstr("did you mean \"small\""));
   EXPECT_THAT(Message(LoadTrainConfig(folder, folder, {}).status()),
               HasSubstr("is a directory"));
+}
+
+TEST(LoadTarget, ReadsPresetsAndNamesTheFieldThatMakesNoSense) {
+  const std::string path = ::testing::TempDir() + "/target.textproto";
+  const auto load = [&](const std::string& text) {
+    const bool has_lanes = text.find("lanes") != std::string::npos;
+    std::ofstream(path) << (has_lanes ? "" : "lanes: 2 ") << text;
+    return LoadTarget(path, "/nowhere");
+  };
+  const auto target = load(
+      "workspace_budget { key: \"matmul\" value: 5 } "
+      "window_alignment: 4096");
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_EQ(target->workspace_budget().at("matmul"), 5);
+  const struct {
+    const char* text;
+    std::vector<const char*> parts;
+  } cases[] = {
+      {"workspace_budget { key: \"matmull\" value: 5 }",
+       {"target.textproto", "workspace_budget[\"matmull\"]",
+        "did you mean \"matmul\"", "attention"}},
+      {"workspace_budget { key: \"loss\" value: -5 }",
+       {"workspace_budget[\"loss\"] is -5", "0 or more"}},
+      {"window_alignment: -1", {"window_alignment is -1"}},
+      {"buffer_alignment: -8", {"buffer_alignment is -8"}},
+      {"lanes: 5", {"lanes is 5", "1 to 4"}},
+  };
+  for (const auto& c : cases) {
+    const std::string message = Message(load(c.text).status());
+    for (const char* part : c.parts)
+      EXPECT_THAT(message, HasSubstr(part)) << c.text;
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "fsdp/config/text_config.h"
+#include "kernels/op_table.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
@@ -172,6 +173,37 @@ absl::Status RefuseWhatDoesNotRun(const TrainConfig& config) {
         "precision.reduce is ", Dtype_Name(config.precision().reduce()),
         "; gradients are reduced in FP32 only in this version"));
   }
+  if (config.run().has_deterministic() && !config.run().deterministic()) {
+    return absl::InvalidArgumentError(
+        "run.deterministic is false; a CPU always is deterministic: leave it "
+        "out or true in this version");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateTarget(const TargetSpec& target) {
+  SG_RETURN_IF_ERROR(Require(target.lanes() >= 1 && target.lanes() <= 4,
+                             "lanes", target.lanes(), "1 to 4"));
+  SG_RETURN_IF_ERROR(Require(target.buffer_alignment() >= 0, "buffer_alignment",
+                             target.buffer_alignment(), "0 (any) or more"));
+  SG_RETURN_IF_ERROR(Require(target.window_alignment() >= 0, "window_alignment",
+                             target.window_alignment(), "0 (any) or more"));
+  std::vector<std::string> families;
+  for (const OpFamily& family : OpFamilies())
+    families.push_back(std::string(family.name));
+  for (const auto& [family, bytes] : target.workspace_budget()) {
+    const std::string field =
+        absl::StrCat("workspace_budget[\"", family, "\"]");
+    if (std::find(families.begin(), families.end(), family) == families.end()) {
+      const std::string nearest = NearestName(family, families);
+      return absl::InvalidArgumentError(absl::StrCat(
+          field, " is of no op family",
+          nearest.empty() ? ""
+                          : absl::StrCat("; did you mean \"", nearest, "\"?"),
+          "; use one of: ", absl::StrJoin(families, ", ")));
+    }
+    SG_RETURN_IF_ERROR(Require(bytes >= 0, field, bytes, "0 or more"));
+  }
   return absl::OkStatus();
 }
 
@@ -208,6 +240,11 @@ absl::StatusOr<TargetSpec> LoadTarget(absl::string_view name,
                       FindText("target", name, target_directory));
   TargetSpec target;
   SG_RETURN_IF_ERROR(ParseTextConfig(text.second, text.first, &target));
+  const absl::Status status = ValidateTarget(target);
+  if (!status.ok()) {
+    return absl::Status(status.code(),
+                        absl::StrCat(text.first, ": ", status.message()));
+  }
   return target;
 }
 

@@ -33,8 +33,8 @@ void ResolveTrainConfig(int64_t max_positions, int world_size,
 absl::Status ValidateTrainConfig(const TrainConfig& config,
                                  int64_t max_positions, int world_size);
 
-// The preset "NAME.textproto" of `target_directory`; InvalidArgument with the
-// nearest name.
+// The preset "NAME.textproto" of `target_directory`, or a file. InvalidArgument
+// with the nearest name, or with the field that makes no sense.
 absl::StatusOr<TargetSpec> LoadTarget(absl::string_view name,
                                       absl::string_view target_directory);
 

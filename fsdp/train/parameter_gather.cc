@@ -39,7 +39,6 @@ ValueId ParameterGather::Whole(int unit) {
   Buffer buffer;
   buffer.name = absl::StrCat(flat.name, "/gathered");
   buffer.bytes = flat.padded_numel * SizeOf(dtype_);
-  buffer.alignment = 4096;
   buffer.kind = MemoryKind::kGatheredParameter;
   const Placement placement{builder_->AddBuffer(std::move(buffer)), 0,
                             TensorType(dtype_, {flat.padded_numel})};

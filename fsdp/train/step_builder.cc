@@ -59,7 +59,6 @@ class StepBuilder {
     Buffer buffer;
     buffer.name = absl::StrCat(unit, "/", what);
     buffer.bytes = numel * SizeOf(dtype);
-    buffer.alignment = 4096;
     buffer.lifetime = lifetime;
     buffer.kind = kind;
     return builder_.AddBuffer(std::move(buffer));
@@ -167,7 +166,6 @@ class StepBuilder {
       GradientBase base;
       base.value = gathered.whole;
       base.dtype = DType::kF32;
-      base.alignment = 4096;
       for (const FlatMember& member : layout_.units()[i].flat.members) {
         base.required.push_back(
             {member.parameter->name, member.offset, member.parameter->numel()});

@@ -79,8 +79,6 @@ absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
   float rates[StepState::kMaxGroups];
   std::fill(std::begin(rates), std::end(rates), static_cast<float>(rate));
   SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, run_step), step));
-  SG_RETURN_IF_ERROR(
-      WriteState(offsetof(StepState, sequence_base), step * shape_.batch_size));
   SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, position), int64_t{0}));
   SG_RETURN_IF_ERROR(
       WriteState(offsetof(StepState, nominal_tokens),

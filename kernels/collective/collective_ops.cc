@@ -11,7 +11,7 @@
 namespace shardgraph {
 namespace {
 
-absl::Status CheckGroup(const Attributes& attributes) {
+absl::Status CheckGroupAttributes(const Attributes& attributes) {
   SG_RETURN_IF_ERROR(CheckAttribute(attributes, kGroupAttribute));
   SG_RETURN_IF_ERROR(CheckAttribute(attributes, "size"));
   if (attributes.Int("size") >= 1) return absl::OkStatus();
@@ -23,7 +23,7 @@ absl::Status CheckGroup(const Attributes& attributes) {
 absl::Status CheckPieces(const Attributes& attributes,
                          absl::Span<const TensorType> operands,
                          absl::string_view name) {
-  SG_RETURN_IF_ERROR(CheckGroup(attributes));
+  SG_RETURN_IF_ERROR(CheckGroupAttributes(attributes));
   SG_RETURN_IF_ERROR(CheckCount(operands, {name}));
   SG_RETURN_IF_ERROR(CheckRank(operands[0], name, 1, 1));
   if (operands[0].dim(0) % attributes.Int("size") == 0) return absl::OkStatus();
@@ -35,7 +35,7 @@ absl::Status CheckPieces(const Attributes& attributes,
 absl::Status InferAllGather(const Attributes& attributes,
                             absl::Span<const TensorType> operands,
                             std::vector<TensorType>* results) {
-  SG_RETURN_IF_ERROR(CheckGroup(attributes));
+  SG_RETURN_IF_ERROR(CheckGroupAttributes(attributes));
   SG_RETURN_IF_ERROR(CheckCount(operands, {"shard"}));
   SG_RETURN_IF_ERROR(CheckRank(operands[0], "shard", 1, 1));
   results->push_back(TensorType(operands[0].dtype,
@@ -57,7 +57,7 @@ absl::Status InferReduceScatter(const Attributes& attributes,
 absl::Status InferAllReduce(const Attributes& attributes,
                             absl::Span<const TensorType> operands,
                             std::vector<TensorType>* results) {
-  SG_RETURN_IF_ERROR(CheckGroup(attributes));
+  SG_RETURN_IF_ERROR(CheckGroupAttributes(attributes));
   SG_RETURN_IF_ERROR(CheckCount(operands, {"x"}));
   SG_RETURN_IF_ERROR(CheckDType(
       operands[0], "x", {DType::kF32, DType::kF64, DType::kI32, DType::kI64}));

@@ -4,41 +4,47 @@
 
 #include "kernels/cpu/loops.h"
 #include "kernels/layout/layout.h"
-#include "kernels/reference/access.h"
+#include "kernels/round_to_odd.h"
 
 namespace shardgraph {
 namespace {
 
 using Prepared = std::unique_ptr<PreparedKernel>;
 
-// Word is an unsigned integer of the size of an element.
-template <typename Word>
-Prepared Fill(const Tensor& y, double value) {
-  uint64_t bytes = 0;
-  StoreElement(y.type.dtype, &bytes, 0, value);
-  Word word;
-  std::memcpy(&word, &bytes, sizeof(word));
-  return MakeKernel([loop = ElementwiseLoop<1>({&y.type}), y = y.as<Word>(),
-                     word](Lane& lane) {
-    loop.Run(*lane.pool, [&](const auto& offset, int64_t count) {
-      std::fill_n(y + offset[0], count, word);
-    });
-  });
+template <typename T>
+Prepared Fill(const Tensor& y, T value) {
+  return MakeKernel(
+      [loop = ElementwiseLoop<1>({&y.type}), y = y.as<T>(), value](Lane& lane) {
+        loop.Run(*lane.pool, [&](const auto& offset, int64_t count) {
+          std::fill_n(y + offset[0], count, value);
+        });
+      });
 }
 
 absl::StatusOr<Prepared> PrepareFill(const KernelContext& context) {
   const Tensor& y = context.results[0];
   const double value = context.attributes->Double("value");
-  switch (SizeOf(y.type.dtype)) {
-    case 1:
-      return Fill<uint8_t>(y, value);
-    case 2:
-      return Fill<uint16_t>(y, value);
-    case 4:
-      return Fill<uint32_t>(y, value);
-    default:
-      return Fill<uint64_t>(y, value);
+  switch (y.type.dtype) {
+    case DType::kF32:
+      return Fill(y, static_cast<float>(value));
+    case DType::kBF16:
+      return Fill(y, BFloat16(RoundToOdd(value)));
+    case DType::kF16:
+      return Fill(y, Float16(RoundToOdd(value)));
+    case DType::kF64:
+      return Fill(y, value);
+    case DType::kI32:
+      return Fill(y, static_cast<int32_t>(value));
+    case DType::kI64:
+      return Fill(y, static_cast<int64_t>(value));
+    case DType::kU8:
+      return Fill(y, static_cast<uint8_t>(value));
+    case DType::kU16:
+      return Fill(y, static_cast<uint16_t>(value));
+    case DType::kU32:
+      return Fill(y, static_cast<uint32_t>(value));
   }
+  return absl::InternalError("fill of an unknown dtype");
 }
 
 absl::StatusOr<Prepared> PrepareKvWrite(const KernelContext& context) {

@@ -5,24 +5,13 @@
 #ifndef KERNELS_REFERENCE_ACCESS_H_
 #define KERNELS_REFERENCE_ACCESS_H_
 
-#include <bit>
-#include <cmath>
 #include <cstdint>
 
 #include "kernels/check.h"
+#include "kernels/round_to_odd.h"
 #include "kernels/tensor.h"
 
 namespace shardgraph {
-
-// Rounds to odd, so that a following rounding to 16 bits is a single rounding
-// of `value` (to nearest even).
-inline float RoundToOdd(double value) {
-  const float f = static_cast<float>(value);
-  if (!std::isfinite(value) || static_cast<double>(f) == value) return f;
-  uint32_t bits = std::bit_cast<uint32_t>(f);
-  if (std::abs(static_cast<double>(f)) > std::abs(value)) --bits;
-  return std::bit_cast<float>(bits | 1u);
-}
 
 // Element `offset` of memory that holds `dtype`; integers convert exactly up to
 // 2^53.

@@ -2,17 +2,13 @@
 
 #include <algorithm>
 
+#include "graph/step_plan.h"
 #include "kernels/op.h"
 
 namespace shardgraph {
 namespace {
 
 double Over(double work, double rate) { return rate > 0 ? work / rate : 0; }
-
-int64_t BytesOf(const Graph& graph, ValueId id) {
-  const TensorType& type = graph.values[id].type;
-  return type.num_elements() * SizeOf(type.dtype);
-}
 
 bool IsCollective(const Node& node) {
   return node.op->lane == LaneKind::kGather ||
@@ -22,15 +18,8 @@ bool IsCollective(const Node& node) {
 double CollectiveSeconds(const Graph& graph, const Node& node,
                          const TargetSpec& target) {
   const Group* group = graph.FindGroup(node.attributes.String(kGroupAttribute));
-  if (group == nullptr || group->size < 2 || node.operands.empty() ||
-      node.results.empty()) {
-    return target.launch_latency();
-  }
-  // A gather makes its result whole, a reduction starts from the whole operand.
-  const double whole = static_cast<double>(std::max(
-      BytesOf(graph, node.operands[0]), BytesOf(graph, node.results[0])));
-  const double times = node.op->name == "all_reduce" ? 2 : 1;
-  return Over(times * whole * (group->size - 1) / group->size,
+  if (group == nullptr || group->size < 2) return target.launch_latency();
+  return Over(static_cast<double>(CollectiveBytes(graph, node)),
               target.network_bandwidth()) +
          target.network_latency();
 }

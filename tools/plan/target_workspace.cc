@@ -4,6 +4,7 @@
 
 #include "graph/workspace.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/op_table.h"
 
 namespace shardgraph {
 
@@ -11,7 +12,7 @@ WorkspaceFunction TargetWorkspace(const TargetSpec& target) {
   return [target, kernels = KernelWorkspace(CpuKernels())](
              const Graph& graph, const Node& node) -> absl::StatusOr<int64_t> {
     const auto budget =
-        target.workspace_budget().find(std::string(node.op->name));
+        target.workspace_budget().find(std::string(FamilyOf(node.op->name)));
     if (budget != target.workspace_budget().end()) return budget->second;
     return kernels(graph, node);
   };

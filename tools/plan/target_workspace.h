@@ -7,10 +7,10 @@
 
 namespace shardgraph {
 
-// An op with a workspace_budget in the target takes the whole of it: a library
-// may, and the plan holds whatever it chooses. Any other op takes what its CPU
-// kernel takes, which for the output head (a chunk of logits) and the norms
-// (partial sums) is what the algorithm needs anywhere.
+// An op whose family has a workspace_budget in the target takes the whole of
+// it: a library may, and the plan holds whatever it chooses. Any other op takes
+// what its CPU kernel takes, which for the output head (a chunk of logits) and
+// the norms (partial sums) is what the algorithm needs anywhere.
 WorkspaceFunction TargetWorkspace(const TargetSpec& target);
 
 }  // namespace shardgraph
