@@ -363,6 +363,38 @@ TEST(AutodiffTest, FrozenParametersCostNothing) {
   EXPECT_EQ(check.Count("matmul"), 3 + 2);
 }
 
+// Nothing is computed for a frozen input, norm or head.
+TEST(AutodiffTest, FrozenOperandsOfFusedGradientsAreLeftOut) {
+  for (int trained = 1; trained < 8; ++trained) {
+    GradientCheck check;
+    const auto make = [&](int bit, const char* name, Dims shape) {
+      if ((trained >> bit & 1) != 0) return check.Parameter(name, shape);
+      return check.Constant(name, TensorType(DType::kF64, shape),
+                            RandomElements(NumElements(shape), bit));
+    };
+    const ValueId x = make(0, "x", {3, 4}), norm = make(1, "norm", {4}),
+                  head = make(2, "head", {5, 4});
+    const ValueId targets =
+        check.Constant("targets", TensorType(DType::kI32, {3}), {0, 4, -100});
+    check.Run([&](GraphBuilder& b) {
+      const ValueId y = b.Emit("rms_norm", {x, norm}, Epsilon())[0];
+      return b.Emit1("cross_entropy_head", {y, head, targets}, Chunk());
+    });
+    const bool norm_trained = (trained & 0b11) != 0;
+    EXPECT_EQ(check.Count("rms_norm_gradient"), norm_trained ? 1 : 0);
+    for (const Node& node : check.graph().nodes) {
+      const int64_t omit = node.attributes.Int("omit");
+      if (node.op->name == "rms_norm_gradient") {
+        EXPECT_EQ(omit, ~trained & 0b11) << trained;
+      } else if (node.op->name == "cross_entropy_head_gradient") {
+        EXPECT_EQ(omit, (norm_trained ? 0 : 0b010) |
+                            ((trained & 0b100) != 0 ? 0 : 0b100))
+            << trained;
+      }
+    }
+  }
+}
+
 // --- Order ------------------------------------------------------------------
 
 // Each unit's gradient is consumed before backward of the unit before it

@@ -335,6 +335,15 @@ absl::InlinedVector<ValueId, 4> GradientSlots::Emit(
     }
     types.push_back(std::move(type));
   }
+  // What is no contribution and has no place is wanted by nobody.
+  int64_t omit = 0;
+  for (size_t r = 0; r < std::max(targets.size(), places.size()); ++r) {
+    const bool is_wanted = (r < targets.size() && targets[r] != kNone) ||
+                           (r < places.size() && places[r].buffer != kNone);
+    if (!is_wanted && (op->optional_results >> r & 1) != 0)
+      omit |= int64_t{1} << r;
+  }
+  if (omit != 0) attributes.SetInt("omit", omit);
   const absl::Status inferred =
       InferResults(*op, attributes, types, &result_types);
   SG_CHECK(inferred.ok()) << std::string(inferred.message()) << "; in "

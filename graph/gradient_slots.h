@@ -51,7 +51,8 @@ class GradientSlots {
   DType dtype(ValueId value) const;
 
   // Emits `op`; result r is a contribution to the gradient of targets[r]
-  // (kNone: none; it is then placed at places[r], if there is such).
+  // (kNone: none; it is then placed at places[r], if there is such, else left
+  // out where the op can do so).
   absl::InlinedVector<ValueId, 4> Emit(absl::string_view op,
                                        absl::Span<const ValueId> operands,
                                        Attributes attributes,

@@ -292,7 +292,7 @@ absl::Status VerifyStepBuffers(const Graph& graph) {
 }
 
 // What a node computes is read by a later one, named as an output, or outlives
-// the phase.
+// the phase; all but what is incidental to an op, of which one result must do.
 absl::Status VerifyResultsAreUsed(const Graph& graph) {
   std::vector<ByteMap<bool>> outputs(graph.buffers.size());
   for (const auto& [name, id] : graph.outputs) {
@@ -312,8 +312,17 @@ absl::Status VerifyResultsAreUsed(const Graph& graph) {
     };
     for (auto it = phase.nodes.rbegin(); it != phase.nodes.rend(); ++it) {
       const Node& node = graph.nodes[*it];
-      if (!node.results.empty() &&
-          std::none_of(node.results.begin(), node.results.end(), is_needed)) {
+      bool any = node.results.empty();
+      for (size_t r = 0; r < node.results.size(); ++r) {
+        if (is_needed(node.results[r])) {
+          any = true;
+        } else if ((node.op->incidental_results >> r & 1) == 0) {
+          return Broken("phase ", phase.name, ": ", NodeText(graph, *it),
+                        " computes what nothing reads: result ", r, ", ",
+                        graph.buffer_of(node.results[r]).name);
+        }
+      }
+      if (!any) {
         return Broken("phase ", phase.name, ": ", NodeText(graph, *it),
                       " computes what nothing reads");
       }
@@ -421,12 +430,12 @@ absl::Status Verify(const StepPlan& plan) {
   }
   SG_RETURN_IF_ERROR(VerifyUnitGroups(graph));
   SG_RETURN_IF_ERROR(VerifyStepBuffers(graph));
-  SG_RETURN_IF_ERROR(VerifyResultsAreUsed(graph));
   SG_RETURN_IF_ERROR(VerifyAccumulation(graph));
   SG_RETURN_IF_ERROR(VerifyVersions(graph));
   PaddingReads padding;
   for (size_t p = 0; p < graph.phases.size(); ++p)
     SG_RETURN_IF_ERROR(VerifyPhase(plan, static_cast<PhaseId>(p), &padding));
+  SG_RETURN_IF_ERROR(VerifyResultsAreUsed(graph));
   return VerifyPadding(graph, padding);
 }
 

@@ -52,8 +52,8 @@ void Remove(StepPlan* plan, NodeId id) {
 TEST(VerifyTest, AcceptsModels) {
   for (const int lanes : {1, 2, 3, 4}) {
     for (const int layers : {1, 2, 5}) {
-      EXPECT_TRUE(Verify(ModelPlan(lanes, {.layers = layers, .world = 4})).ok())
-          << Verify(ModelPlan(lanes, {.layers = layers, .world = 4}));
+      const StepPlan plan = ModelPlan(lanes, {.layers = layers, .world = 4});
+      EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
     }
   }
 }
@@ -326,10 +326,8 @@ TEST(VerifyTest, RefusesColumnsThatNothingHasWritten) {
     EXPECT_TRUE(Verify(plan_with(true, 0, columns)).ok());
   EXPECT_TRUE(Verify(plan_with(true, 2, 4)).ok());
   EXPECT_TRUE(Verify(plan_with(false, 1, 3)).ok());
-  for (const int64_t first : {2, 3, 4}) {
-    ExpectRefused(plan_with(false, first, 4),
-                  {"of qk, which nothing has written in full"});
-  }
+  for (const int64_t first : {2, 3, 4})
+    ExpectRefused(plan_with(false, first, 4), {"has written in full"});
   ExpectRefused(plan_with(false, 0, 8), {"nothing has written in full"});
 }
 
@@ -488,6 +486,30 @@ TEST(VerifyTest, RefusesNodesThatNobodyNeeds) {
   test.SetPhase("micro");
   test.Compute({0}, {test.AddBuffer("unread", 64)});
   ExpectRefused(MakePlan(test.graph(), 4), {"computes what nothing reads"});
+}
+
+// Of a norm's results one must be read: its statistics are for a gradient that
+// may not be there, and may be all that is recomputed. Of others, each.
+TEST(VerifyTest, RefusesResultsThatNobodyReads) {
+  for (const char* op : {"rms_norm", "compute"}) {
+    for (const int read : {0b00, 0b01, 0b10, 0b11}) {
+      TestGraph test;
+      test.SetPhase("p");
+      const BufferId x = test.AddBuffer("x", 64, Lifetime::kRun);
+      const BufferId y = test.AddBuffer("y", 64);
+      const BufferId rstd = test.AddBuffer("rstd", 1);
+      test.Add(op, {test.View(x)}, {test.View(y), test.View(rstd)});
+      if ((read & 0b01) != 0) test.Compute({y}, {x});
+      if ((read & 0b10) != 0) test.Compute({rstd, x}, {x});
+      const StepPlan plan = MakePlan(test.graph(), 1);
+      const bool norm = test.graph().nodes[0].op->name == "rms_norm";
+      if (read == 0b11 || (norm && read != 0)) {
+        EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
+      } else {
+        ExpectRefused(plan, {"computes what nothing reads"});
+      }
+    }
+  }
 }
 
 TEST(VerifyTest, RefusesOutputsThatAreOverwritten) {

@@ -19,6 +19,10 @@ int TiedOperand(const OpDef& op, const Attributes& attributes, int num_operands,
   return num_operands - 1 - after;
 }
 
+bool Omits(const Attributes& attributes, int r) {
+  return (attributes.Int("omit") >> r & 1) != 0;
+}
+
 absl::Status InferResults(const OpDef& op, const Attributes& attributes,
                           absl::Span<const TensorType> operands,
                           std::vector<TensorType>* results) {
@@ -44,6 +48,13 @@ absl::Status InferResults(const OpDef& op, const Attributes& attributes,
         absl::StrCat(std::string(op.name), ": accumulate=", accumulate,
                      " names a result that cannot accumulate"));
   }
+  const uint64_t omit = static_cast<uint64_t>(attributes.Int("omit"));
+  if ((omit & (~static_cast<uint64_t>(op.optional_results) | accumulate)) !=
+      0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(op.name), ": omit=", omit,
+        " names a result that cannot be left out, or accumulates"));
+  }
   const int tied = std::popcount(accumulate);
   if (tied > static_cast<int>(operands.size())) {
     return absl::InvalidArgumentError(
@@ -57,6 +68,8 @@ absl::Status InferResults(const OpDef& op, const Attributes& attributes,
                                                     status.message()));
   }
   for (int r = 0; r < static_cast<int>(results->size()); ++r) {
+    if ((omit >> r & 1) != 0)
+      (*results)[r] = TensorType((*results)[r].dtype, {0});
     if ((accumulate >> r & 1) == 0) continue;
     const int operand =
         TiedOperand(op, attributes, operands.size(), results->size(), r);

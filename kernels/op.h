@@ -1,24 +1,32 @@
 // OpDef: everything backend-neutral about an op.
 //
 // Conventions all ops follow:
+//
 // - Operands and results are tensors; constants are Attributes. Scalars that
-// change from step to step are operands:
-//   zero-dimensional views of StepState (kernels/step_state.h), never
-//   attributes.
+//   change from step to step are operands: zero-dimensional views of StepState
+//   (kernels/step_state.h), never attributes.
+//
 // - An optional operand that is absent shortens the operand list; an attribute
-// says which are there (documented at the
-//   op).
+//   says which are there (documented at the op).
+//
 // - Gradients: an op that produces gradients lists in `accumulates` the results
-// that it can add to an existing value.
-//   The attribute "accumulate" is a bit mask of the results that do: for each
-//   such result, in result order, one more operand is appended at the end, tied
-//   to it; the result is operand + contribution, in place. Without the bit the
-//   result is overwritten (it may hold anything before, NaN included).
+//   that it can add to an existing value. The attribute "accumulate" is a bit
+//   mask of the results that do: for each such result, in result order, one
+//   more operand is appended at the end, tied to it; the result is operand +
+//   contribution, in place. Without the bit the result is overwritten (it may
+//   hold anything before, NaN included).
+//
+// - A result that nobody wants is left out where the op lists it in
+//   `optional_results`: the attribute "omit" is a bit mask of those. Each keeps
+//   its place among the results, but is an empty tensor, of shape [0], and
+//   nothing is computed for it.
+//
 // - "dtype" is the attribute (a DTypeName) of the results whose dtype is not
-// that of the operands, where an op says so.
+//   that of the operands, where an op says so.
+//
 // - Reductions and products accumulate in FP32 (FP64 where an operand is FP64);
-// each result is rounded once, when it is
-//   stored, unless the op's header lists further rounding points.
+//   each result is rounded once, when it is stored, unless the op's header
+//   lists further rounding points.
 #ifndef KERNELS_OP_H_
 #define KERNELS_OP_H_
 
@@ -66,6 +74,14 @@ struct OpDef {
   // Results that can accumulate (bit r = result r); see the conventions above.
   uint32_t accumulates = 0;
 
+  // Results that can be left out (bit r); see the conventions above.
+  uint32_t optional_results = 0;
+
+  // Results that nobody need read: statistics for the gradient, and what comes
+  // off on the way to the others. Any other result that is not read is a
+  // mistake in the plan.
+  uint32_t incidental_results = 0;
+
   // Result r always updates operand in_place[r] (same bytes, next version); -1
   // for a fresh result. Shorter than the results means -1 for the rest.
   // Operands tied by "accumulate" are not listed here.
@@ -78,13 +94,17 @@ struct OpDef {
   LaneKind lane = LaneKind::kCompute;
 };
 
+// Whether result `r` is left out.
+bool Omits(const Attributes& attributes, int r);
+
 // Operand that result `r` shares its bytes with, or -1. Handles both `in_place`
 // and the "accumulate" convention.
 int TiedOperand(const OpDef& op, const Attributes& attributes, int num_operands,
                 int num_results, int r);
 
-// Types of all results; checks operand contiguity against `strided_operands`
-// first. Errors are InvalidArgument and start with the op's name.
+// Types of all results, those left out included; checks operand contiguity
+// against `strided_operands` first. Errors are InvalidArgument and start with
+// the op's name.
 absl::Status InferResults(const OpDef& op, const Attributes& attributes,
                           absl::Span<const TensorType> operands,
                           std::vector<TensorType>* results);

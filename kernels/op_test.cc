@@ -55,6 +55,23 @@ TEST(InferResults, RefusesWhatTheOpDoesNotAllow) {
                    .ok());
 }
 
+TEST(InferResults, ResultsThatAreLeftOutKeepTheirPlace) {
+  OpDef op = Two();
+  const TensorType x(DType::kBF16, {2, 3});
+  const Attributes omit = Attributes().SetInt("omit", 0b10);
+  std::vector<TensorType> results;
+  EXPECT_FALSE(InferResults(op, omit, {x}, &results).ok());
+  op.optional_results = 0b10;
+  ASSERT_TRUE(InferResults(op, omit, {x}, &results).ok());
+  EXPECT_EQ(results[0], x);
+  EXPECT_EQ(results[1], TensorType(DType::kF32, {0}));
+  EXPECT_TRUE(Omits(omit, 1));
+  EXPECT_FALSE(Omits(omit, 0));
+  EXPECT_FALSE(InferResults(op, Attributes(omit).SetInt("accumulate", 0b10),
+                            {x, TensorType(DType::kF32, {0})}, &results)
+                   .ok());
+}
+
 TEST(TiedOperand, SeveralAccumulatingResultsTakeTheLastOperandsInOrder) {
   OpDef op = Two();
   op.accumulates = 0b111;

@@ -149,10 +149,12 @@ absl::Span<const OpDef* const> AttentionOps() {
   static const OpDef attention = {.name = "attention",
                                   .infer = InferAttention,
                                   .cost = CostOfAttention,
+                                  .incidental_results = 0b11,
                                   .strided_operands = 0b111};
   static const OpDef attention_gradient = {.name = "attention_gradient",
                                            .infer = InferAttentionGradient,
                                            .cost = CostOfAttentionGradient,
+                                           .incidental_results = 0b111,
                                            .strided_operands = 0b1110,
                                            .strided_results = 0b111};
   static const OpDef* const ops[] = {&attention, &attention_gradient};

@@ -89,6 +89,8 @@ class CrossEntropyHead {
     options_.scratch = context.workspace.as<char>() + layout.scratch;
     options_.scratch_bytes = layout.scratch_bytes;
     if (!gradient_) return;
+    wants_dx_ = !Omits(*context.attributes, 1);
+    wants_dweight_ = !Omits(*context.attributes, 2);
     loss_scale_ = context.operands[3].as<float>();
     nominal_tokens_ = context.operands[4].as<double>();
     dx_ = context.results[1];
@@ -137,21 +139,28 @@ class CrossEntropyHead {
     pool->ParallelFor(rows, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) Row(first + i, i);
     });
-    if (!gradient_) return;
+    if (wants_dx_) GradientOfX(first, rows, logits, pool);
+    if (wants_dweight_) GradientOfWeight(first, x, logits, pool);
+  }
 
+  void GradientOfX(int64_t first, int64_t rows, const Tensor& logits,
+                   ThreadPool* pool) const {
     GemmProblem to_x;
     to_x.m = rows;
-    to_x.n = x.type.dim(1);
+    to_x.n = x_.type.dim(1);
     to_x.k = vocabulary();
     to_x.a = AsGemmMatrix(logits);
     to_x.b = AsGemmMatrix(weight_);
     SetGemmResult(Rows(dx_, first, rows), &to_x);
     RunGemm(to_x, pool, options_);
+  }
 
+  void GradientOfWeight(int64_t first, const Tensor& x, const Tensor& logits,
+                        ThreadPool* pool) const {
     GemmProblem to_weight;
     to_weight.m = vocabulary();
     to_weight.n = x.type.dim(1);
-    to_weight.k = rows;
+    to_weight.k = x.type.dim(0);
     to_weight.a = Transposed(AsGemmMatrix(logits));
     to_weight.b = AsGemmMatrix(x);
     SetGemmResult(dweight_, &to_weight);
@@ -199,6 +208,8 @@ class CrossEntropyHead {
   float* losses_;
   char* logits_;
   GemmOptions options_;
+  bool wants_dx_ = false;
+  bool wants_dweight_ = false;
   const float* loss_scale_ = nullptr;
   const double* nominal_tokens_ = nullptr;
   Tensor dx_;

@@ -66,10 +66,11 @@ OpCost CostOfHead(const Attributes&, absl::Span<const TensorType> operands,
   return Cost(1, operands, results);
 }
 
-OpCost CostOfHeadGradient(const Attributes&,
+OpCost CostOfHeadGradient(const Attributes& attributes,
                           absl::Span<const TensorType> operands,
                           absl::Span<const TensorType> results) {
-  return Cost(3, operands, results);
+  return Cost(3 - Omits(attributes, 1) - Omits(attributes, 2), operands,
+              results);
 }
 
 }  // namespace
@@ -80,7 +81,8 @@ absl::Span<const OpDef* const> LossOps() {
   static const OpDef head_gradient = {.name = "cross_entropy_head_gradient",
                                       .infer = InferHeadGradient,
                                       .cost = CostOfHeadGradient,
-                                      .accumulates = 0b100};
+                                      .accumulates = 0b100,
+                                      .optional_results = 0b110};
   static const OpDef* const ops[] = {&head, &head_gradient};
   return ops;
 }

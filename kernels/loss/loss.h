@@ -25,11 +25,12 @@
 //   stats           F64[2] as above, not scaled
 //   dx              [N, C] of x's dtype
 //   dweight         [V, C]; may accumulate (bit 2)
-//   Attributes: chunk_rows; dtype of dweight (default that of weight).
+//   Attributes: chunk_rows; dtype of dweight (default that of weight); omit (dx
+//   or dweight, of a frozen input or head).
 //   dz is rounded to x's dtype and takes the place of the chunk's logits. A
 //   dweight that is not F32 is rounded after every chunk; an F32 one never in
 //   between.
-//   Cost: 6 N V C matmul FLOPs.
+//   Cost: 6 N V C matmul FLOPs, 2 N V C less for each gradient left out.
 //
 // A target out of range is a fault of the data layer: the reference aborts, the
 // CPU kernel reads nothing out of bounds and gives that row no target.

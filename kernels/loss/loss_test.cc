@@ -76,6 +76,11 @@ std::vector<OpCase> Cases() {
       cases.push_back(Forward(shapes));
       OpCase backward = Backward(shapes);
       cases.push_back(backward);
+      for (const int64_t omit : {0b010, 0b100, 0b110}) {
+        OpCase frozen = backward;
+        frozen.attributes.SetInt("omit", omit);
+        cases.push_back(frozen);
+      }
       backward.attributes.SetInt("accumulate", 0b100);
       backward.operands.push_back(
           TensorType(DType::kF32, {shapes.vocabulary, shapes.width}));
@@ -149,6 +154,37 @@ TEST(Loss, TheChunkSizeDoesNotChangeTheBits) {
   const auto pieces = Evaluate(Backward(shapes), LossCpuKernels(), false);
   EXPECT_EQ(whole[0], pieces[0]);
   EXPECT_EQ(whole[1], pieces[1]);  // dweight is summed by chunks
+}
+
+TEST(Loss, LeavingAGradientOutChangesNoOther) {
+  const Shapes shapes = {DType::kBF16, 20, 90, 24, 7, SomeTargets(20, 90)};
+  for (const auto& kernels : {LossReferenceKernels(), LossCpuKernels()}) {
+    const auto all = Evaluate(Backward(shapes), kernels, false);
+    for (const int64_t omit : {0b010, 0b100, 0b110}) {
+      OpCase op_case = Backward(shapes);
+      op_case.attributes.SetInt("omit", omit);
+      const auto some = Evaluate(op_case, kernels, false);
+      for (int r = 0; r < 3; ++r)
+        EXPECT_EQ(some[r], omit >> r & 1 ? ResultValues() : all[r]) << r;
+    }
+  }
+}
+
+TEST(Loss, AGradientLeftOutCostsNothing) {
+  OpCase op_case = Backward({DType::kF32, 4, 9, 5, 3, SomeTargets(4, 9)});
+  const auto flops = [&](int64_t omit) {
+    op_case.attributes.SetInt("omit", omit);
+    std::vector<TensorType> operands, results;
+    for (const OperandCase& operand : op_case.operands)
+      operands.push_back(operand.type);
+    EXPECT_TRUE(
+        InferResults(*op_case.op, op_case.attributes, operands, &results).ok());
+    return CostOf(*op_case.op, op_case.attributes, operands, results)
+        .matmul_flops;
+  };
+  EXPECT_EQ(flops(0), 6 * 4 * 9 * 5);
+  EXPECT_EQ(flops(0b100), 4 * 4 * 9 * 5);
+  EXPECT_EQ(flops(0b110), 2 * 4 * 9 * 5);
 }
 
 TEST(LossDeathTest, TheReferenceRefusesATargetOutOfRange) {

@@ -76,8 +76,10 @@ void HeadGradient(const ReferenceCall& call) {
         }
       }
     }
+    if (Omits(call.attributes(), 1)) continue;
     for (int64_t c = 0; c < width; ++c) call.result(1).Set(dx[c], n, c);
   }
+  if (Omits(call.attributes(), 2)) return;
   for (int64_t i = 0; i < weight.size(); ++i) call.Store(2, i, dweight[i]);
 }
 

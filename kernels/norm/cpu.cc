@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -90,27 +91,21 @@ int64_t NumBlocks(int64_t rows) {
   return (rows + RowsPerBlock(rows) - 1) / RowsPerBlock(rows);
 }
 
-// One float for each block, weight gradient (`sums` of them) and column.
-int64_t GradientWorkspace(const TensorType& x, int64_t sums) {
-  const RowLayout layout(x);
+// One float for each block, weight gradient that is wanted, and column.
+int64_t GradientWorkspace(const Attributes& attributes,
+                          absl::Span<const TensorType> operands,
+                          absl::Span<const TensorType> results) {
+  const RowLayout layout(operands[1]);
+  int64_t sums = 0;
+  for (int r = 1; r < static_cast<int>(results.size()); ++r)
+    sums += !Omits(attributes, r);
   return NumBlocks(layout.rows()) * sums * layout.columns() *
          static_cast<int64_t>(sizeof(float));
-}
-int64_t LayerNormWorkspace(const Attributes& attributes,
-                           absl::Span<const TensorType> operands,
-                           absl::Span<const TensorType>) {
-  return GradientWorkspace(operands[1], attributes.Int("bias") != 0 ? 2 : 1);
-}
-int64_t RmsNormWorkspace(const Attributes&,
-                         absl::Span<const TensorType> operands,
-                         absl::Span<const TensorType>) {
-  return GradientWorkspace(operands[1], 1);
 }
 
 template <bool kCentered>
 absl::StatusOr<Prepared> PrepareGradient(const KernelContext& context) {
   const int64_t accumulate = context.attributes->Int("accumulate");
-  const bool has_bias = kCentered && context.attributes->Int("bias") != 0;
   const Tensor& dy = context.operands[0];
   const Tensor& x = context.operands[1];
   NormRows rows;
@@ -121,28 +116,32 @@ absl::StatusOr<Prepared> PrepareGradient(const KernelContext& context) {
   rows.accumulate = (accumulate & 1) != 0;
   // Sums over blocks of rows, to be added up.
   const int64_t blocks = NumBlocks(RowLayout(x.type).rows());
-  const int64_t stride = (has_bias ? 2 : 1) * rows.columns;
   float* const partial = context.workspace.as<float>();
   std::vector<ColumnSum> sums;
-  for (int i = 0; i < 1 + has_bias; ++i) {
-    const Tensor& result = context.results[1 + i];
+  std::array<int64_t, 2> at = {-1, -1};  // of dweight and dbias in a block
+  for (int r = 1; r < static_cast<int>(context.results.size()); ++r) {
+    if (Omits(*context.attributes, r)) continue;
+    const Tensor& result = context.results[r];
+    at[r - 1] = static_cast<int64_t>(sums.size()) * rows.columns;
     ColumnSum sum;
-    sum.x = partial + i * rows.columns;
-    sum.row_stride = stride;
+    sum.x = partial + at[r - 1];
     sum.rows = blocks;
     sum.columns = rows.columns;
     sum.y = result.data;
     sum.y_type = ElementTypeOf(result.type.dtype);
-    sum.accumulate = (accumulate >> (1 + i) & 1) != 0;
+    sum.accumulate = (accumulate >> r & 1) != 0;
     sums.push_back(sum);
   }
+  const int64_t stride = static_cast<int64_t>(sums.size()) * rows.columns;
+  for (ColumnSum& sum : sums) sum.row_stride = stride;
   return MakeKernel(
-      [rows, sums = std::move(sums), partial, stride, has_bias, blocks,
+      [rows, sums = std::move(sums), partial, stride, at, blocks,
        dy_layout = RowLayout(dy.type), x_layout = RowLayout(x.type),
        dy = dy.as<char>(), x = x.as<char>(),
        mean = kCentered ? context.operands[3].as<float>() : nullptr,
        rstd = context.operands[kCentered ? 4 : 3].as<float>(),
-       dx = context.results[0].as<char>(),
+       dx = Omits(*context.attributes, 0) ? nullptr
+                                          : context.results[0].as<char>(),
        gradient =
            ForTarget(TargetFor(rows.type), &baseline::NormGradient,
                      &avx2::NormGradient, &avx512::NormGradient)](Lane& lane) {
@@ -151,15 +150,17 @@ absl::StatusOr<Prepared> PrepareGradient(const KernelContext& context) {
         const int64_t per_block = RowsPerBlock(num_rows);
         const auto run = [&](int64_t begin, int64_t end) {
           for (int64_t block = begin; block < end; ++block) {
-            float* const dweight = partial + block * stride;
-            float* const dbias = has_bias ? dweight + rows.columns : nullptr;
-            std::fill(dweight, dweight + stride, 0.0f);
+            float* const sum = partial + block * stride;
+            float* const dweight = at[0] < 0 ? nullptr : sum + at[0];
+            float* const dbias = at[1] < 0 ? nullptr : sum + at[1];
+            std::fill(sum, sum + stride, 0.0f);
             const int64_t last = std::min(num_rows, (block + 1) * per_block);
             for (int64_t row = block * per_block; row < last; ++row) {
               gradient(rows, dy + dy_layout.Offset(row) * size,
                        x + x_layout.Offset(row) * size,
                        {kCentered ? mean[row] : 0.0f, rstd[row]},
-                       dx + row * rows.columns * size, dweight, dbias);
+                       dx == nullptr ? nullptr : dx + row * rows.columns * size,
+                       dweight, dbias);
             }
           }
         };
@@ -177,14 +178,14 @@ absl::Span<const KernelDef> NormCpuKernels() {
        .prepare = PrepareNorm<true, false>},
       {.op = "layer_norm_gradient",
        .supports = SupportsNoF64,
-       .workspace = LayerNormWorkspace,
+       .workspace = GradientWorkspace,
        .prepare = PrepareGradient<true>},
       {.op = "rms_norm",
        .supports = SupportsNoF64,
        .prepare = PrepareNorm<false, false>},
       {.op = "rms_norm_gradient",
        .supports = SupportsNoF64,
-       .workspace = RmsNormWorkspace,
+       .workspace = GradientWorkspace,
        .prepare = PrepareGradient<false>},
       {.op = "add_layer_norm",
        .supports = SupportsNoF64,

@@ -12,7 +12,7 @@
 //
 // layer_norm_gradient(dy, x, weight, mean, rstd) -> dx, dweight[C] [, dbias[C]]
 //   Attributes: bias; dtype (of dweight and dbias; default weight's). All
-//   results can accumulate.
+//   results can accumulate or be left out.
 //   With h = (x - mean) * rstd, g = dy * weight:
 //   dx = rstd * (g - sum(g) / C - h * sum(g * h) / C),
 //   dweight = sum over rows of dy * h, dbias = sum over rows of dy.
@@ -25,7 +25,8 @@
 //   Face's LlamaRMSNorm.
 //
 // rms_norm_gradient(dy, x, weight, rstd) -> dx, dweight[C]
-//   Attribute: dtype (of dweight; default weight's). Both can accumulate.
+//   Attribute: dtype (of dweight; default weight's). Both can accumulate or be
+//   left out.
 //   With h = x * rstd (not rounded), g = dy * weight:
 //   dx = rstd * (g - h * sum(g * h) / C), dweight = sum over rows of dy * h.
 //   In FP32, each result rounded once.

@@ -90,7 +90,7 @@ SG_VECTOR_INLINE void Gradient(const NormRows& rows, const T* dy, const T* x,
     const Vector g = d * load(weight);
     if (kCentered) sum_g.part[part] += g;
     sum_gh.part[part] += g * h;
-    store(load(dweight) + d * h, dweight);
+    if (dweight != nullptr) store(load(dweight) + d * h, dweight);
     if (kCentered && dbias != nullptr) store(load(dbias) + d, dbias);
   };
   int64_t c = 0;
@@ -111,6 +111,7 @@ SG_VECTOR_INLINE void Gradient(const NormRows& rows, const T* dy, const T* x,
         i, [=](const auto* from) { return LoadPart(from + at, count); },
         [=](Vector value, auto* to) { StorePart(value, count, to + at); });
   }
+  if (dx == nullptr) return;
   const float scale = n > 0 ? 1.0f / static_cast<float>(n) : 0.0f;
   const float g_mean = kCentered ? scale * Total(sum_g) : 0.0f;
   const float gh_mean = scale * Total(sum_gh);

@@ -31,7 +31,8 @@ struct NormStatistics {
 using NormForwardFunction = NormStatistics(const NormRows& rows, const void* x,
                                            void* y);
 
-// dx from dy and x. Adds to dweight and, unless null, dbias: sums over rows.
+// dx from dy and x. Adds to dweight and dbias: sums over rows. What is null is
+// left out.
 using NormGradientFunction = void(const NormRows& rows, const void* dy,
                                   const void* x, NormStatistics statistics,
                                   void* dx, float* dweight, float* dbias);

@@ -122,6 +122,20 @@ std::vector<OpCase> Cases() {
       cases.push_back(GradientCase(true, true, dtype, input, 0, dtype));
     }
   }
+  // Gradients that nobody wants, beside one that accumulates.
+  for (const Input& input : Inputs()) {
+    for (const int64_t omit : {1, 2, 4, 5, 6, 7}) {
+      OpCase layer = GradientCase(true, true, DType::kBF16, input,
+                                  omit == 5 ? 2 : 0, DType::kF32);
+      layer.attributes.SetInt("omit", omit);
+      cases.push_back(layer);
+      if (omit > 3) continue;
+      OpCase rms = GradientCase(false, false, DType::kF32, input,
+                                omit == 1 ? 2 : 0, DType::kF32);
+      rms.attributes.SetInt("omit", omit);
+      cases.push_back(rms);
+    }
+  }
   // So many rows that the sums over them are cut into blocks of more than the
   // least size.
   const Input rows = {{700, 9}, {9, 1}, {12, 1}};
@@ -146,6 +160,21 @@ TEST(Norm, CasesAreComplete) {
   EXPECT_EQ(CoveredOps(Cases()), NamesOf(NormOps()));
   EXPECT_EQ(CoveredOps(NormReferenceKernels()), NamesOf(NormOps()));
   EXPECT_EQ(CoveredOps(NormCpuKernels()), NamesOf(NormOps()));
+}
+
+TEST(Norm, LeavingAGradientOutChangesNoOther) {
+  const Input input = {{700, 9}, {9, 1}, {12, 1}};
+  for (const auto& kernels : {NormReferenceKernels(), NormCpuKernels()}) {
+    OpCase op_case =
+        GradientCase(true, true, DType::kBF16, input, 0, DType::kF32);
+    const auto all = Evaluate(op_case, kernels, false);
+    for (int64_t omit = 1; omit < 8; ++omit) {
+      op_case.attributes.SetInt("omit", omit);
+      const auto some = Evaluate(op_case, kernels, false);
+      for (int r = 0; r < 3; ++r)
+        EXPECT_EQ(some[r], omit >> r & 1 ? ResultValues() : all[r]) << omit;
+    }
+  }
 }
 
 TEST(Norm, KnownValues) {

@@ -62,15 +62,17 @@ void LayerNormGradient(const ReferenceCall& call) {
       dweight[c] += dy(c) * h(c);
       dbias[c] += dy(c);
     }
+    if (Omits(call.attributes(), 0)) continue;
     for (int64_t c = 0; c < columns; ++c) {
       call.Store(0, row * columns + c,
                  rstd * (dy(c) * weight.Get(c) - sum_g / columns -
                          h(c) * sum_gh / columns));
     }
   }
+  const bool bias = call.attributes().Int("bias") != 0;
   for (int64_t c = 0; c < columns; ++c) {
-    call.Store(1, c, dweight[c]);
-    if (call.attributes().Int("bias") != 0) call.Store(2, c, dbias[c]);
+    if (!Omits(call.attributes(), 1)) call.Store(1, c, dweight[c]);
+    if (bias && !Omits(call.attributes(), 2)) call.Store(2, c, dbias[c]);
   }
 }
 
@@ -120,11 +122,13 @@ void RmsNormGradient(const ReferenceCall& call) {
       sum_gh += dy(c) * weight.Get(c) * h(c);
       dweight[c] += dy(c) * h(c);
     }
+    if (Omits(call.attributes(), 0)) continue;
     for (int64_t c = 0; c < columns; ++c) {
       call.Store(0, row * columns + c,
                  rstd * (dy(c) * weight.Get(c) - h(c) * sum_gh / columns));
     }
   }
+  if (Omits(call.attributes(), 1)) return;
   for (int64_t c = 0; c < columns; ++c) call.Store(1, c, dweight[c]);
 }
 

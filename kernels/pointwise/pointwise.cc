@@ -131,6 +131,7 @@ absl::Span<const OpDef* const> PointwiseOps() {
       new OpDef{.name = "swiglu_gradient",
                 .infer = InferSwigluGradient,
                 .cost = Cost<23>,
+                .incidental_results = 0b11,
                 .strided_operands = 0b111,
                 .strided_results = 0b11},
       new OpDef{.name = "cast",

@@ -312,6 +312,9 @@ TEST(GoldenPlans, LoraWithAFrozenBase) {
     }
   }
   EXPECT_TRUE(Nodes(plan, "micro", "embedding_gradient").empty());
+  const auto head = Nodes(plan, "micro", "cross_entropy_head_gradient");
+  ASSERT_EQ(head.size(), 1u);
+  EXPECT_EQ(head[0]->attributes.Int("omit"), 0b100);
   ExpectGolden("lora_frozen_base", plan);
 }
 
