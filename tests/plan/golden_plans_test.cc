@@ -266,9 +266,10 @@ TEST(GoldenPlans, LoraWithAFrozenBase) {
   b.SetScope("base");
   const ValueId plain = b.Emit1("matmul", {x, weight}, transposed);
   const ValueId y = b.Emit1("add", {plain, adapted});
-  b.Emit("cross_entropy_head",
-         {y, table, b.Input("targets", TensorType(DType::kI32, {kRows}))},
-         Attributes().SetInt("chunk_rows", kRows));
+  plan.graph.outputs["loss"] =
+      b.Emit1("cross_entropy_head",
+              {y, table, b.Input("targets", TensorType(DType::kI32, {kRows}))},
+              Attributes().SetInt("chunk_rows", kRows));
 
   DifferentiateOptions options;
   options.leaves.push_back(
