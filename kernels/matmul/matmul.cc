@@ -159,6 +159,7 @@ absl::Span<const OpDef* const> MatmulOps() {
   static const OpDef matmul_pointwise = {.name = "matmul_pointwise",
                                          .infer = InferMatmulPointwise,
                                          .cost = CostOfMatmulPointwise,
+                                         .incidental_results = 0b01,
                                          .strided_operands = 0b1111,
                                          .strided_results = 0b11};
   static const OpDef column_sum = {.name = "column_sum",
