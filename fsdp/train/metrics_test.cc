@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <typeinfo>
@@ -261,10 +262,11 @@ TEST(MetricsSinks, StepsAfterTheFirstAllocateNothing) {
   auto events = TensorBoardWriter::Open(folder, 0);
   ASSERT_TRUE(jsonl.ok() && events.ok());
   std::FILE* const null = std::fopen("/dev/null", "w");
-  ProgressLine progress({.file = null, .steps = 1000, .terminal = true});
+  auto progress = std::make_unique<ProgressLine>(
+      ProgressOptions{.file = null, .steps = 1000, .terminal = true});
   for (MetricsSink* sink : {static_cast<MetricsSink*>(jsonl->get()),
                             static_cast<MetricsSink*>(events->get()),
-                            static_cast<MetricsSink*>(&progress)}) {
+                            static_cast<MetricsSink*>(progress.get())}) {
     int64_t before = 0;
     for (int step = 1; step <= 20; ++step) {
       if (step == 2) before = NumAllocations();
@@ -274,6 +276,7 @@ TEST(MetricsSinks, StepsAfterTheFirstAllocateNothing) {
     }
     EXPECT_EQ(NumAllocations() - before, 0) << typeid(*sink).name();
   }
+  progress.reset();  // it ends its line
   std::fclose(null);
 }
 
