@@ -101,7 +101,7 @@ TEST(EmitTest, Gpt2InTraining) {
   };
   EXPECT_EQ(emission.Text("micro"),
             absl::Substitute(
-                R"(: positions(step_state+24:I64[]) batch=2 length=4 -> I32[8]
+                R"(: positions(step_state+16:I64[]) batch=2 length=4 -> I32[8]
 transformer.wte: embedding(input/tokens, transformer.wte.weight) -> F32[8,12]
 transformer.wpe: embedding(/positions, transformer.wpe.weight) -> F32[8,12]
 transformer.wpe: add(transformer.wte/embedding, transformer.wpe/embedding) -> F32[8,12]
@@ -132,7 +132,7 @@ TEST(EmitTest, LlamaInEvaluation) {
       "eval", {.mode = ForwardMode::kEvaluate, .batch = 2, .length = 4});
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(emission.Text("eval"),
-            R"(: positions(step_state+24:I64[]) batch=2 length=4 -> I32[8]
+            R"(: positions(step_state+16:I64[]) batch=2 length=4 -> I32[8]
 model.embed_tokens: embedding(input/tokens, model.embed_tokens.weight) -> F32[8,12]
 model.layers.0.input_layernorm: rms_norm(model.embed_tokens/embedding, model.layers.0.input_layernorm.weight) epsilon=0.5 -> F32[8,12]
 model.layers.0.self_attn: matmul(model.layers.0.input_layernorm/rms_norm.0, model.layers.0.self_attn.q_proj.weight) transpose_b=1 -> F32[8,20]
@@ -162,15 +162,15 @@ TEST(EmitTest, LlamaInGeneration) {
   EXPECT_EQ(emission.builder.type(result->logits),
             TensorType(DType::kF32, {2, 131}));
   EXPECT_EQ(emission.Text("decode"),
-            R"(: positions(step_state+24:I64[]) batch=2 length=1 -> I32[2]
+            R"(: positions(step_state+16:I64[]) batch=2 length=1 -> I32[2]
 model.embed_tokens: embedding(input/tokens, model.embed_tokens.weight) -> F32[2,12]
 model.layers.0.input_layernorm: rms_norm(model.embed_tokens/embedding, model.layers.0.input_layernorm.weight) epsilon=0.5 -> F32[2,12]
 model.layers.0.self_attn: matmul(model.layers.0.input_layernorm/rms_norm.0, model.layers.0.self_attn.q_proj.weight) transpose_b=1 -> F32[2,20]
 model.layers.0.self_attn: rotary(model.layers.0.self_attn/matmul+0:F32[2,1,3,4]{20,20,4,1}, /positions) theta=10000 -> F32[2,1,3,4]
 model.layers.0.self_attn: rotary(model.layers.0.self_attn/matmul+48:F32[2,1,1,4]{20,20,4,1}, /positions) theta=10000 -> F32[2,1,1,4]
-model.layers.0.self_attn: kv_write(model.layers.0.self_attn/k_cache, model.layers.0.self_attn/rotary#2, step_state+24:I64[]) -> F32[2,64,1,4]
-model.layers.0.self_attn: kv_write(model.layers.0.self_attn/v_cache, model.layers.0.self_attn/matmul+64:F32[2,1,1,4]{20,20,4,1}, step_state+24:I64[]) -> F32[2,64,1,4]
-model.layers.0.self_attn: attention(model.layers.0.self_attn/rotary, model.layers.0.self_attn/k_cache, model.layers.0.self_attn/v_cache, step_state+24:I64[]) causal=1 has_offset=1 -> F32[2,1,3,4]
+model.layers.0.self_attn: kv_write(model.layers.0.self_attn/k_cache, model.layers.0.self_attn/rotary#2, step_state+16:I64[]) -> F32[2,64,1,4]
+model.layers.0.self_attn: kv_write(model.layers.0.self_attn/v_cache, model.layers.0.self_attn/matmul+64:F32[2,1,1,4]{20,20,4,1}, step_state+16:I64[]) -> F32[2,64,1,4]
+model.layers.0.self_attn: attention(model.layers.0.self_attn/rotary, model.layers.0.self_attn/k_cache, model.layers.0.self_attn/v_cache, step_state+16:I64[]) causal=1 has_offset=1 -> F32[2,1,3,4]
 model.layers.0.self_attn.o_proj: matmul(model.layers.0.self_attn/attention.0, model.layers.0.self_attn.o_proj.weight) transpose_b=1 -> F32[2,12]
 model.layers.0: add(model.embed_tokens/embedding, model.layers.0.self_attn.o_proj/matmul) -> F32[2,12]
 model.layers.0.post_attention_layernorm: rms_norm(model.layers.0/add, model.layers.0.post_attention_layernorm.weight) epsilon=0.5 -> F32[2,12]
