@@ -25,7 +25,7 @@ bazel run //tools:prepare -- --input="$data/wordnet.txt" --output="$data"
 # Without AMX a step takes many times as long: fewer of them, so that it stays a matter of minutes.
 steps=()
 if ! grep -qw amx_bf16 /proc/cpuinfo; then
-  steps=(run.steps=200)
+  steps=(run.steps=600)
   echo "== this processor has no AMX: training ${steps[0]#run.steps=} steps only"
 fi
 echo "== train"
@@ -34,7 +34,7 @@ bazel run //tools:plan -- --config=quickstart --world_size=2 --format=svg > "$ru
 
 echo "== sample"
 bazel run //tools:generate -- --checkpoint="$run" --prompt="computer" --max_tokens=200
-bazel run //tools:generate -- --checkpoint="$run" --prompt=$'\n' --num_samples=50 --temperature=0.8 \
+bazel run //tools:generate -- --checkpoint="$run" --prompt=$'\nc' --num_samples=50 --temperature=0.8 \
   > "$run/samples.txt"
 
 echo
@@ -47,6 +47,6 @@ echo "   config.textproto   the config, with every default written out"
 echo "   plan.txt plan.svg  the step plan, as text and as a picture"
 echo "   metrics.jsonl      losses and speed; events.out.tfevents.* the same for: tensorboard --logdir=$run"
 echo "   trace.json         when each node of some steps ran; open it in Perfetto or chrome://tracing"
-echo "   samples.txt        50 samples"
+echo "   samples.txt        50 samples: words that begin with c"
 echo "   checkpoints/       weights and optimizer state; logs/ what each rank said"
-echo "   go on with: bazel run //tools:train -- --config=$run/config.textproto --run_dir=$run --nproc=2 run.steps=1000 schedule.decay_steps=1000"
+echo "   go on with: bazel run //tools:train -- --config=$run/config.textproto --run_dir=$run --nproc=2 run.steps=3000 schedule.decay_steps=3000"

@@ -4,7 +4,7 @@
     quickstart_report.py --data=DIR --run=RUN [--samples=FILE]
 
 Prints bits per byte over all held-out bytes beside `gzip -9` and `xz -9` on the
-same bytes; of samples (what `generate --num_samples=N --prompt=$'\\n'` prints)
+same bytes; of samples (what `generate --num_samples=N --prompt=$'\\nc'` prints)
 how many follow the form of the dictionary's entries, and the longest piece of
 training text that one of them repeats. DIR is what `prepare` wrote with
 --tokenizer=bytes; the last evaluation of RUN must have taken all held-out
