@@ -89,9 +89,9 @@ TEST(PlanProgram, ExitStatus) {
 }
 
 TEST(PlanJson, KeysAndFigures) {
-  const Json json = Json::parse(
-      PlanOf({"--config=quickstart", "--world_size=2", "--target=cpu_avx2",
-              "--format=json", "data.micro_batch_size=2"}));
+  const Json json = Json::parse(PlanOf(
+      {"--config=quickstart", "--world_size=2", "--target=cpu_avx2",
+       "--format=json", "data.batch_size=16", "data.micro_batch_size=2"}));
   for (const char* key : {"units", "memory", "communication", "nodes", "events",
                           "flops", "hash"}) {
     EXPECT_TRUE(json.contains(key)) << key;
