@@ -2,8 +2,7 @@
 
 Most of a file's compile time goes into parsing the standard library, Abseil
 and GoogleTest. Their headers are compiled once (precompiled.bzl) and put in
-front of every source; a source still includes what it uses, and still builds
-without them.
+front of every source; a source still includes what it uses.
 """
 
 _LIBRARY = "//tools/build:library_headers"
@@ -27,7 +26,7 @@ def cc_binary(**kwargs):
     native.cc_binary(**_with_headers(_LIBRARY, kwargs))
 
 def cc_test(**kwargs):
-    """A test; its own sources are optimised less, which halves their compile time."""
+    """A test; its own sources are optimised less, which shortens their compile time."""
     kwargs = _with_headers(_TEST, kwargs)
     native.cc_test(**dict(
         kwargs,
