@@ -87,7 +87,8 @@ bool MayBeDeclined(const OpCase& op_case) {
 // Nothing when the kernel declined the case (allowed or, with a failure, not).
 std::optional<Run> RunCase(const OpCase& op_case,
                            absl::Span<const KernelDef> kernels, bool widen,
-                           Alignment alignment, ThreadPool* pool) {
+                           Alignment alignment, ThreadPool* pool,
+                           KernelDevice* device = nullptr) {
   const OpDef& op = *op_case.op;
   Attributes attributes = op_case.attributes;
   if (widen && attributes.Has("dtype")) attributes.SetString("dtype", "F64");
@@ -154,12 +155,38 @@ std::optional<Run> RunCase(const OpCase& op_case,
   memory.emplace_back(TensorType(DType::kU8, {workspace_bytes}),
                       GuardedTensor::kSentinel, 0);
 
+  // On a device, kernels are given copies.
+  std::vector<char*> copies;
+  if (device != nullptr) {
+    for (GuardedTensor& guarded : memory) {
+      const absl::Span<uint8_t> bytes = guarded.bytes();
+      const int64_t begin = guarded.data_offset();
+      const int64_t end = begin + guarded.tensor().type.span_bytes();
+      char* const copy = device->Upload(bytes);
+      const bool is_operand = copies.size() < static_cast<size_t>(num_operands);
+      device->MarkUnwritten(copy, is_operand ? begin : bytes.size());
+      device->MarkUnwritten(copy + end, bytes.size() - end);
+      copies.push_back(copy);
+    }
+  }
+  const auto placed = [&](Tensor tensor) {
+    for (size_t i = 0; i < copies.size(); ++i) {
+      if (memory[i].tensor().data != tensor.data) continue;
+      tensor.data = copies[i] + memory[i].data_offset();
+      break;
+    }
+    return tensor;
+  };
+  std::vector<Tensor> placed_operands, placed_results;
+  for (const Tensor& t : operands) placed_operands.push_back(placed(t));
+  for (const Tensor& t : results) placed_results.push_back(placed(t));
+
   KernelContext context;
   context.op = &op;
   context.attributes = &attributes;
-  context.operands = operands;
-  context.results = results;
-  context.workspace = memory.back().tensor();
+  context.operands = placed_operands;
+  context.results = placed_results;
+  context.workspace = placed(memory.back().tensor());
   context.rank = op_case.rank;
   context.group_size = op_case.group_size;
   auto prepared = kernel.prepare(context);
@@ -167,9 +194,16 @@ std::optional<Run> RunCase(const OpCase& op_case,
     ADD_FAILURE() << prepared.status();
     return std::nullopt;
   }
-  Lane lane;
-  lane.pool = pool;
-  status = (*prepared)->Launch(lane);
+  if (device != nullptr) {
+    status = device->Run(**prepared);
+    for (size_t i = 0; i < copies.size(); ++i)
+      device->Download(copies[i], memory[i].bytes());
+    device->Clear();
+  } else {
+    Lane lane;
+    lane.pool = pool;
+    status = (*prepared)->Launch(lane);
+  }
   EXPECT_TRUE(status.ok()) << status;
 
   const auto written = [&](const Tensor& tensor) {
@@ -312,6 +346,42 @@ void CheckKernels(absl::Span<const OpCase> cases,
   const std::unique_ptr<ThreadPool> three = MakeThreadPool(3);
   for (const OpCase& op_case : cases)
     CheckCase(op_case, reference, kernels, {BestCpuTarget()}, three.get());
+}
+
+void CheckDeviceKernels(absl::Span<const OpCase> cases,
+                        absl::Span<const KernelDef> reference,
+                        absl::Span<const KernelDef> kernels,
+                        KernelDevice& device) {
+  UnevenPool pool;
+  for (const OpCase& op_case : cases) {
+    SCOPED_TRACE(op_case.Name());
+    const auto on_device = [&](Alignment alignment) {
+      return RunCase(op_case, kernels, false, alignment, nullptr, &device);
+    };
+    const std::optional<Run> run = on_device(Alignment::kAligned);
+    if (!run.has_value()) continue;
+    const std::optional<Run> again = on_device(Alignment::kAligned);
+    const std::optional<Run> shifted = on_device(Alignment::kOffByOneElement);
+    const std::optional<Run> truth =
+        RunCase(op_case, reference, true, Alignment::kAligned, &pool);
+    const std::optional<Run> oracle =
+        op_case.inner_rounding
+            ? RunCase(op_case, reference, false, Alignment::kAligned, &pool)
+            : truth;
+    if (!again || !shifted || !truth || !oracle) {
+      ADD_FAILURE() << "not every run was possible";
+      continue;
+    }
+    for (size_t r = 0; r < run->types.size(); ++r) {
+      SCOPED_TRACE(absl::StrCat("result ", r));
+      EXPECT_TRUE(run->bytes[r] == again->bytes[r])
+          << "bits differ from run to run";
+      for (const Run* values : {&*run, &*shifted}) {
+        CheckResult(op_case, run->types[r], values->values[r], truth->values[r],
+                    oracle->values[r]);
+      }
+    }
+  }
 }
 
 void CheckCpuKernels(absl::Span<const OpCase> cases,

@@ -36,6 +36,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/attributes.h"
 #include "kernels/kernel.h"
@@ -91,6 +92,30 @@ std::vector<ResultValues> Evaluate(const OpCase& op_case,
 void CheckKernels(absl::Span<const OpCase> cases,
                   absl::Span<const KernelDef> reference,
                   absl::Span<const KernelDef> kernels);
+
+// Where kernels under test run when that is not in the host's memory.
+class KernelDevice {
+ public:
+  virtual ~KernelDevice() = default;
+  // A copy of `bytes` in device memory, at the same address modulo 256. Freed
+  // by Clear.
+  virtual char* Upload(absl::Span<const uint8_t> bytes) = 0;
+  // Says that a kernel must not read these bytes before it has written them.
+  virtual void MarkUnwritten(char* device, int64_t bytes) {}
+  virtual void Download(const char* device, absl::Span<uint8_t> bytes) = 0;
+  // Launches the kernel and waits for it.
+  virtual absl::Status Run(PreparedKernel& kernel) = 0;
+  // Frees what was uploaded. What follows may run in another order where the
+  // order is not determined.
+  virtual void Clear() = 0;
+};
+
+// CheckKernels in the memory of a device: aligned twice, with the same bits,
+// and misaligned.
+void CheckDeviceKernels(absl::Span<const OpCase> cases,
+                        absl::Span<const KernelDef> reference,
+                        absl::Span<const KernelDef> kernels,
+                        KernelDevice& device);
 
 // CheckKernels on each CpuTarget that this processor runs.
 void CheckCpuKernels(absl::Span<const OpCase> cases,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "kernels/tensor.h"
 
 namespace shardgraph {
@@ -23,6 +24,12 @@ class GuardedTensor {
   GuardedTensor(GuardedTensor&&) = default;
 
   const Tensor& tensor() const { return tensor_; }
+  // Guards, elements and gaps.
+  absl::Span<uint8_t> bytes() { return absl::MakeSpan(bytes_); }
+  // Where the tensor's data begins in bytes().
+  int64_t data_offset() const {
+    return static_cast<const uint8_t*>(tensor_.data) - bytes_.data();
+  }
   // True while guards and gaps hold what they were made with.
   bool GapsIntact() const;
   // Remembers all bytes; Unchanged compares with them.

@@ -1,6 +1,11 @@
-"""cuda_library: compiles .cu files with nvcc and links like a cc_library."""
+"""cuda_library: compiles .cu files with nvcc and links like a cc_library.
+
+cuda_kernels: the kernels of one op family, for CUDA and for the CUDA double.
+"""
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+load("//tests/fake_cuda:double.bzl", "cuda_double_library")
+load(":cc.bzl", "cc_library")
 load("@local_config_cuda//:defs.bzl", "CUDA_AVAILABLE", "NVCC")
 
 ARCHS = [
@@ -103,4 +108,61 @@ def cuda_library(name, deps = [], **kwargs):
         deps = deps + ["@local_config_cuda//:cudart"],
         target_compatible_with = REQUIRES_CUDA,
         **kwargs
+    )
+
+def cuda_kernels(name, srcs, hdrs, host_srcs, deps, launch_deps = []):
+    """NAME for programs that run on a GPU, NAME_on_double for tests anywhere.
+
+    Both hold the same host code, compiled once; the double's is linked with
+    kernels that g++ has compiled (tests/fake_cuda), the other with nvcc's.
+
+    Args:
+      name: of the library.
+      srcs: .cu files: kernels, and functions that launch them.
+      hdrs: declares those functions; included by both sides.
+      host_srcs: .cc files: the KernelDefs.
+      deps: of host_srcs.
+      launch_deps: of srcs and hdrs, besides //kernels/cuda:launch.
+    """
+    launch_deps = launch_deps + ["//kernels/cuda:launch"]
+    cc_library(
+        name = name + "_host",
+        srcs = host_srcs,
+        hdrs = hdrs,
+        visibility = ["//visibility:private"],
+        deps = deps + launch_deps,
+    )
+    cuda_library(
+        name = name + "_device",
+        srcs = srcs,
+        hdrs = hdrs,
+        alwayslink = True,
+        visibility = ["//visibility:private"],
+        deps = launch_deps,
+    )
+    cuda_double_library(
+        name = name + "_device_on_double",
+        testonly = True,
+        srcs = srcs,
+        hdrs = hdrs,
+        visibility = ["//visibility:private"],
+        deps = launch_deps,
+    )
+    native.cc_library(
+        name = name,
+        target_compatible_with = REQUIRES_CUDA,
+        visibility = ["//:backend_users"],
+        deps = [
+            ":%s_host" % name,
+            ":%s_device" % name,
+        ],
+    )
+    native.cc_library(
+        name = name + "_on_double",
+        testonly = True,
+        visibility = ["//:backend_users"],
+        deps = [
+            ":%s_host" % name,
+            ":%s_device_on_double" % name,
+        ],
     )

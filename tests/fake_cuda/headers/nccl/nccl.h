@@ -1,0 +1,53 @@
+// Stand-in for nccl.h where there is no NCCL: what is used of it, with version
+// 2.28's signatures and values.
+#ifndef TESTS_FAKE_CUDA_HEADERS_NCCL_H_
+#define TESTS_FAKE_CUDA_HEADERS_NCCL_H_
+
+#include "cuda_runtime.h"
+
+enum ncclResult_t {
+  ncclSuccess,
+  ncclUnhandledCudaError,
+  ncclSystemError,
+  ncclInternalError,
+  ncclInvalidArgument,
+};
+enum ncclDataType_t {
+  ncclInt8,
+  ncclUint8,
+  ncclInt32,
+  ncclUint32,
+  ncclInt64,
+  ncclUint64,
+  ncclFloat16,
+  ncclFloat32,
+  ncclFloat64,
+  ncclBfloat16,
+};
+enum ncclRedOp_t { ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg };
+using ncclComm_t = struct ncclComm*;
+struct ncclUniqueId {
+  char internal[128];
+};
+
+extern "C" {
+ncclResult_t ncclGetUniqueId(ncclUniqueId*);
+ncclResult_t ncclCommInitRank(ncclComm_t*, int, ncclUniqueId, int);
+ncclResult_t ncclCommDestroy(ncclComm_t);
+ncclResult_t ncclCommAbort(ncclComm_t);
+ncclResult_t ncclCommCount(const ncclComm_t, int*);
+ncclResult_t ncclCommUserRank(const ncclComm_t, int*);
+ncclResult_t ncclGroupStart();
+ncclResult_t ncclGroupEnd();
+const char* ncclGetErrorString(ncclResult_t);
+ncclResult_t ncclAllGather(const void*, void*, size_t, ncclDataType_t,
+                           ncclComm_t, cudaStream_t);
+ncclResult_t ncclReduceScatter(const void*, void*, size_t, ncclDataType_t,
+                               ncclRedOp_t, ncclComm_t, cudaStream_t);
+ncclResult_t ncclAllReduce(const void*, void*, size_t, ncclDataType_t,
+                           ncclRedOp_t, ncclComm_t, cudaStream_t);
+ncclResult_t ncclBroadcast(const void*, void*, size_t, ncclDataType_t, int,
+                           ncclComm_t, cudaStream_t);
+}  // extern "C"
+
+#endif  // TESTS_FAKE_CUDA_HEADERS_NCCL_H_

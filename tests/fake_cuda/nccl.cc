@@ -1,0 +1,313 @@
+// NCCL on the double: the calls we make, between ranks that are threads of one
+// process. A collective is an operation of each rank's stream that ends when
+// all ranks have arrived in it; then the data is moved once, sums in FP32 and
+// in the order of ranks. What ranks call must match, call by call: otherwise
+// the report shows both.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <nccl.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/fake_cuda/memory.h"
+#include "tests/fake_cuda/runtime.h"
+#include "tests/fake_cuda/world.h"
+
+namespace shardgraph::fake_cuda {
+namespace {
+
+struct Call {
+  enum Kind { kAllGather, kReduceScatter, kAllReduce, kBroadcast } kind;
+  const void* send;
+  void* receive;
+  size_t count;  // As the caller gave it.
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  int root;
+};
+
+size_t SizeOf(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+    case ncclUint8:
+      return 1;
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
+    case ncclInt64:
+    case ncclUint64:
+    case ncclFloat64:
+      return 8;
+    default:
+      return 4;
+  }
+}
+
+std::string Words(const Call& call) {
+  const char* const names[] = {"all-gather", "reduce-scatter", "all-reduce",
+                               "broadcast"};
+  return std::string(names[call.kind]) + " of " + std::to_string(call.count) +
+         " elements of type " + std::to_string(call.type) +
+         (call.kind == Call::kBroadcast ? " from " + std::to_string(call.root)
+                                        : "");
+}
+
+// All ranks' view of a communicator, under the world's lock.
+struct Group {
+  int ranks = 0;
+  int joined = 0;            // Under the registry's lock.
+  std::vector<size_t> next;  // Per rank: its next collective.
+  struct Round {
+    std::shared_ptr<Meeting> meeting;
+    std::vector<Call> calls;
+    std::vector<bool> here;
+  };
+  std::map<size_t, Round> rounds;  // Those still going on.
+};
+
+double Load(const void* p, size_t i, ncclDataType_t type) {
+  switch (type) {
+    case ncclFloat32:
+      return static_cast<const float*>(p)[i];
+    case ncclBfloat16:
+      return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
+    case ncclFloat16:
+      return __half2float(static_cast<const __half*>(p)[i]);
+    case ncclInt32:
+      return static_cast<const int32_t*>(p)[i];
+    default:
+      return static_cast<const double*>(p)[i];
+  }
+}
+void Store(void* p, size_t i, ncclDataType_t type, double v) {
+  const auto f = static_cast<float>(v);
+  switch (type) {
+    case ncclFloat32:
+      static_cast<float*>(p)[i] = f;
+      break;
+    case ncclBfloat16:
+      static_cast<__nv_bfloat16*>(p)[i] = __float2bfloat16_rn(f);
+      break;
+    case ncclFloat16:
+      static_cast<__half*>(p)[i] = __float2half_rn(f);
+      break;
+    case ncclInt32:
+      static_cast<int32_t*>(p)[i] = static_cast<int32_t>(v);
+      break;
+    default:
+      static_cast<double*>(p)[i] = v;
+      break;
+  }
+}
+
+// Element i of all ranks' inputs, combined in the order of ranks.
+double Combine(const std::vector<std::vector<char>>& inputs, size_t i,
+               const Call& call) {
+  float total = static_cast<float>(Load(inputs[0].data(), i, call.type));
+  for (size_t r = 1; r < inputs.size(); ++r) {
+    const auto v = static_cast<float>(Load(inputs[r].data(), i, call.type));
+    total = call.op == ncclMax    ? std::max(total, v)
+            : call.op == ncclMin  ? std::min(total, v)
+            : call.op == ncclProd ? total * v
+                                  : total + v;
+  }
+  return call.op == ncclAvg ? total / static_cast<float>(inputs.size()) : total;
+}
+
+// Moves the data of all ranks. What they called must agree.
+std::string Exchange(const std::vector<Call>& calls) {
+  const size_t ranks = calls.size();
+  for (size_t r = 1; r < ranks; ++r) {
+    if (Words(calls[r]) != Words(calls[0])) {
+      return "ranks disagree: rank 0 calls " + Words(calls[0]) + ", rank " +
+             std::to_string(r) + " calls " + Words(calls[r]);
+    }
+  }
+  const Call& call = calls[0];
+  const size_t size = SizeOf(call.type);
+  // Copies first, since a rank's output may be another's input (in place).
+  std::vector<std::vector<char>> inputs;
+  for (const Call& c : calls) {
+    const size_t n =
+        call.kind == Call::kReduceScatter ? c.count * ranks : c.count;
+    const auto* begin = static_cast<const char*>(c.send);
+    inputs.emplace_back(begin, begin + n * size);
+  }
+  for (size_t r = 0; r < ranks; ++r) {
+    auto* out = static_cast<char*>(calls[r].receive);
+    switch (call.kind) {
+      case Call::kAllGather:
+        for (size_t s = 0; s < ranks; ++s) {
+          memcpy(out + s * call.count * size, inputs[s].data(),
+                 call.count * size);
+        }
+        break;
+      case Call::kBroadcast:
+        memcpy(out, inputs[static_cast<size_t>(call.root)].data(),
+               call.count * size);
+        break;
+      case Call::kAllReduce:
+        for (size_t i = 0; i < call.count; ++i) {
+          Store(out, i, call.type, Combine(inputs, i, call));
+        }
+        break;
+      case Call::kReduceScatter:
+        for (size_t i = 0; i < call.count; ++i) {
+          Store(out, i, call.type, Combine(inputs, r * call.count + i, call));
+        }
+        break;
+    }
+  }
+  return "";
+}
+
+std::shared_ptr<Meeting> Arrive(Group& group, int rank, const Call& call) {
+  const size_t number = group.next[static_cast<size_t>(rank)]++;
+  Group::Round& round = group.rounds[number];
+  if (round.meeting == nullptr) {
+    round.meeting = std::make_shared<Meeting>();
+    round.meeting->name = Words(call);
+    round.meeting->expected = group.ranks;
+    round.calls.resize(static_cast<size_t>(group.ranks));
+  }
+  round.calls[static_cast<size_t>(rank)] = call;
+  std::shared_ptr<Meeting> meeting = round.meeting;
+  if (++meeting->arrived == group.ranks) {
+    meeting->exchange = [calls = std::move(round.calls)] {
+      return Exchange(calls);
+    };
+    group.rounds.erase(number);
+  }
+  return meeting;
+}
+
+// Communicators by unique id, while ranks come together.
+std::mutex registry_mutex;
+std::condition_variable registry_changed;
+std::map<std::string, std::shared_ptr<Group>> registry;
+int next_id = 0;
+
+}  // namespace
+}  // namespace shardgraph::fake_cuda
+
+struct ncclComm {
+  std::shared_ptr<::shardgraph::fake_cuda::Group> group;
+  int rank;
+};
+
+namespace shardgraph::fake_cuda {
+namespace {
+
+ncclResult_t Enqueue(const Call& call, ncclComm_t comm, cudaStream_t handle) {
+  ScopedLock lock;
+  World& world = World::Get();
+  cudaStream_t stream = world.Find(handle, t_device);
+  if (stream == nullptr) return ncclInvalidArgument;
+  auto work = std::make_shared<Work>();
+  work->name = Words(call) + " on rank " + std::to_string(comm->rank);
+  const size_t bytes = call.count * SizeOf(call.type);
+  const auto ranks = static_cast<size_t>(comm->group->ranks);
+  work->reads = {
+      {call.send, call.kind == Call::kReduceScatter ? bytes * ranks : bytes}};
+  work->writes = {
+      {call.receive, call.kind == Call::kAllGather ? bytes * ranks : bytes}};
+  work->arrive = [group = comm->group, rank = comm->rank, call] {
+    return Arrive(*group, rank, call);
+  };
+  return Return(world.Enqueue(stream, work)) == cudaSuccess
+             ? ncclSuccess
+             : ncclUnhandledCudaError;
+}
+
+}  // namespace
+}  // namespace shardgraph::fake_cuda
+
+using namespace shardgraph::fake_cuda;  // NOLINT: the definitions below are the
+                                        // global API.
+
+extern "C" {
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  memset(id, 0, sizeof(*id));
+  const std::string text = "double-" + std::to_string(next_id++);
+  memcpy(id->internal, text.data(), text.size());
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id,
+                              int rank) {
+  std::unique_lock<std::mutex> lock(registry_mutex);
+  std::shared_ptr<Group>& entry = registry[id.internal];
+  if (entry == nullptr) {
+    entry = std::make_shared<Group>();
+    entry->ranks = ranks;
+    entry->next.resize(static_cast<size_t>(ranks));
+  }
+  const std::shared_ptr<Group> group = entry;
+  if (++group->joined == ranks) {
+    registry.erase(id.internal);
+    registry_changed.notify_all();
+  }
+  if (!registry_changed.wait_for(lock,
+                                 World::Get().options().collective_timeout,
+                                 [&] { return group->joined == ranks; })) {
+    return ncclSystemError;
+  }
+  *comm = new ncclComm{group, rank};
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  delete comm;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
+ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
+  *count = comm->group->ranks;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+  *rank = comm->rank;
+  return ncclSuccess;
+}
+// One rank per thread: calls of a group may as well be made one by one.
+ncclResult_t ncclGroupStart() { return ncclSuccess; }
+ncclResult_t ncclGroupEnd() { return ncclSuccess; }
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclSuccess ? "no error" : "error of the NCCL double";
+}
+
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t count,
+                           ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return Enqueue({Call::kAllGather, send, receive, count, type, ncclSum, 0},
+                 comm, stream);
+}
+ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count,
+                               ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+  return Enqueue({Call::kReduceScatter, send, receive, count, type, op, 0},
+                 comm, stream);
+}
+ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count,
+                           ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return Enqueue({Call::kAllReduce, send, receive, count, type, op, 0}, comm,
+                 stream);
+}
+ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count,
+                           ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return Enqueue({Call::kBroadcast, send, receive, count, type, ncclSum, root},
+                 comm, stream);
+}
+
+}  // extern "C"
