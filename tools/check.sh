@@ -85,8 +85,10 @@ fi
 run "every test" //...
 if [ $long = 1 ]; then
   run "long tests" --test_tag_filters=long //...
-  for sanitizer in asan ubsan tsan; do
-    run "every test under $sanitizer" --config=$sanitizer --config=nocuda \
+  # Address and undefined behaviour go together; threads need a build of their own.
+  for configs in "--config=asan --config=ubsan" --config=tsan; do
+    # shellcheck disable=SC2086
+    run "every test, $configs" $configs --config=nocuda \
       //... //tests/sanitizers:planted_bugs_test
   done
   if [ -x tests/mutations.sh ]; then

@@ -16,6 +16,7 @@
 #include "fsdp/checkpoint/safetensors.h"
 #include "fsdp/files/crc32c.h"
 #include "fsdp/files/durable_file.h"
+#include "fsdp/files/json.h"
 #include "fsdp/train/shard_writer.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
@@ -115,7 +116,7 @@ class RankWriter {
     SG_ASSIGN_OR_RETURN(
         const auto writer,
         SafetensorsWriter::Create(path, tensors,
-                                  {{"DCP_SHARDING_INFO", offsets.dump()},
+                                  {{"DCP_SHARDING_INFO", JsonText(offsets)},
                                    {"DCP_VERSION", "1.0"},
                                    {"format", "pt"}}));
     for (const SafetensorsEntry& entry : writer->entries()) {

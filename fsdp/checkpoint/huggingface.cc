@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/files/durable_file.h"
+#include "fsdp/files/json.h"
 #include "fsdp/train/shard_writer.h"
 #include "kernels/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -30,8 +31,7 @@ absl::Status Wrong(const std::string& path, absl::string_view what) {
 absl::StatusOr<std::map<std::string, std::string>> ReadIndex(
     const std::string& path) {
   SG_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
-  const nlohmann::json json =
-      nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = ParseJson(text);
   if (!json.is_object() || !json.contains("weight_map") ||
       !json["weight_map"].is_object())
     return Wrong(path, "it has no object \"weight_map\"");

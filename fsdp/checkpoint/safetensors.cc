@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/files/json.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -89,7 +90,7 @@ absl::StatusOr<Json> ParseHeader(absl::string_view text) {
 absl::StatusOr<int64_t> NonNegative(const Json& value, absl::string_view what) {
   if (!value.is_number_unsigned() ||
       value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
-    return Wrong(absl::StrCat(what, " holds ", value.dump(),
+    return Wrong(absl::StrCat(what, " holds ", JsonText(value),
                               "; it must be an integer from 0 to 2^63 - 1"));
   }
   return static_cast<int64_t>(value.get<uint64_t>());
@@ -119,7 +120,7 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
   }
   if (named == nullptr) {
     return Wrong(absl::StrCat(
-        "has dtype ", dtype.dump(), "; known are ",
+        "has dtype ", JsonText(dtype), "; known are ",
         absl::StrJoin(kDTypes, ", ", [](std::string* out, const NamedSize& d) {
           absl::StrAppend(out, d.name);
         })));
@@ -166,7 +167,7 @@ absl::Status ParseMetadata(const Json& value,
   for (const auto& item : value.items()) {
     if (!item.value().is_string()) {
       return Wrong(absl::StrCat("__metadata__ \"", item.key(),
-                                "\" is no string: ", item.value().dump()));
+                                "\" is no string: ", JsonText(item.value())));
     }
     metadata->emplace(item.key(), item.value().get<std::string>());
   }
@@ -347,12 +348,12 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
             });
   std::string text = "{";
   if (!metadata.empty())
-    absl::StrAppend(&text, "\"", kMetadata, "\":", Json(metadata).dump());
+    absl::StrAppend(&text, "\"", kMetadata, "\":", JsonText(metadata));
   for (SafetensorsEntry& entry : writer->entries_) {
     entry.begin = writer->remaining_;
     entry.end = entry.begin + NumElements(entry.shape) * SizeOf(*entry.dtype);
     writer->remaining_ = entry.end;
-    absl::StrAppend(&text, text.size() > 1 ? "," : "", Json(entry.name).dump(),
+    absl::StrAppend(&text, text.size() > 1 ? "," : "", JsonText(entry.name),
                     ":{\"dtype\":\"", entry.dtype_name, "\",\"shape\":[",
                     absl::StrJoin(entry.shape, ","), "],\"data_offsets\":[",
                     entry.begin, ",", entry.end, "]}");

@@ -9,6 +9,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/files/json.h"
 #include "nlohmann/json.hpp"
 
 namespace shardgraph {
@@ -23,8 +24,7 @@ absl::Status WriteErrorFile(const std::string& path, const std::string& message,
       absl::StrCat(absl::ToUnixSeconds(time));
   const std::string part = absl::StrCat(path, ".", getpid());
   std::ofstream file(part, std::ios::binary);
-  // What is no UTF-8 is replaced: a message must not be lost for that.
-  file << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  file << JsonText(json);
   file.close();
   if (file.fail() || rename(part.c_str(), path.c_str()) != 0) {
     const int error = errno;
@@ -39,8 +39,7 @@ absl::StatusOr<RankError> ReadErrorFile(const std::string& path) {
   if (!file) return absl::NotFoundError(path);
   std::ostringstream text;
   text << file.rdbuf();
-  const nlohmann::json json =
-      nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = ParseJson(text.str());
   const auto string_at = [&json](const char* pointer) -> std::string {
     const nlohmann::json::json_pointer at(pointer);
     if (!json.contains(at) || !json[at].is_string()) return "";

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "fsdp/files/durable_file.h"
+#include "fsdp/files/json.h"
 #include "kernels/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -36,8 +37,7 @@ std::string Kept(absl::string_view text, int64_t steps_done) {
     const size_t end = text.find('\n');
     if (end == absl::string_view::npos) return kept;
     const absl::string_view line = text.substr(0, end);
-    const nlohmann::json json = nlohmann::json::parse(
-        line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+    const nlohmann::json json = ParseJson(line);
     if (json.is_object() && json.contains("step") &&
         json["step"].is_number_integer() &&
         json["step"].get<int64_t>() <= steps_done) {

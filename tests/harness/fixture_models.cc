@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/checkpoint/safetensors.h"
+#include "fsdp/files/json.h"
 #include "kernels/check.h"
 #include "kernels/reference/access.h"
 #include "kernels/status_macros.h"
@@ -57,7 +58,9 @@ std::map<std::string, Values> ReadFixtureTensors(const std::string& path) {
 
 nlohmann::json ReadFixtureJson(const std::string& path) {
   std::ifstream file(absl::StrCat("tests/fixtures/", path));
-  return nlohmann::json::parse(file);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return ParseJson(text.str());
 }
 
 std::map<std::string, Values> ReadFixtureWeights(const std::string& model) {

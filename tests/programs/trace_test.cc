@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "fsdp/files/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -60,7 +61,7 @@ class TraceTest : public testing::Test {
   // Runs of nodes by (rank, step, phase) and op.
   std::map<std::tuple<int, int, std::string>, Counts> Runs() const {
     std::map<std::tuple<int, int, std::string>, Counts> runs;
-    const json trace = json::parse(ReadText(folder_ + "/run/trace.json"));
+    const json trace = ParseJson(ReadText(folder_ + "/run/trace.json"));
     for (const json& event : trace.at("traceEvents")) {
       if (event.at("ph") != "X" || event.at("cat") == "host") continue;
       EXPECT_GE(event.at("dur"), 0);

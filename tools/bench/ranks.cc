@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/files/durable_file.h"
+#include "fsdp/files/json.h"
 #include "fsdp/launch/environment.h"
 #include "fsdp/launch/local_launcher.h"
 #include "kernels/status_macros.h"
@@ -36,13 +37,13 @@ absl::Status RunTask(const std::vector<std::string>& words,
   SG_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
                       Runtime::Create(environment, options));
   const absl::StatusOr<json> result =
-      task->second(json::parse(words[1]), *runtime);
+      task->second(ParseJson(words[1]), *runtime);
   if (!result.ok()) {
     runtime->Abort(result.status());
     return result.status();
   }
   if (environment.rank != 0) return absl::OkStatus();
-  return WriteDurableFile(words[2], result->dump());
+  return WriteDurableFile(words[2], JsonText(*result));
 }
 
 }  // namespace
@@ -56,7 +57,7 @@ absl::StatusOr<json> RunOnRanks(const std::string& task, const json& arguments,
   const std::string file = folder + "/result.json";
   LocalLaunchOptions options;
   options.num_ranks = num_ranks;
-  options.command = {"/proc/self/exe", kRank, task, arguments.dump(), file};
+  options.command = {"/proc/self/exe", kRank, task, JsonText(arguments), file};
   options.environment = {{"OMP_NUM_THREADS", "1"}};  // oneDNN's
   const LaunchResult launch = RunLocalRanks(options);
   const absl::StatusOr<std::string> text =
@@ -65,7 +66,7 @@ absl::StatusOr<json> RunOnRanks(const std::string& task, const json& arguments,
   std::error_code error;
   std::filesystem::remove_all(folder, error);
   if (!text.ok()) return text.status();
-  return json::parse(*text);
+  return ParseJson(*text);
 }
 
 bool RunAsRank(int argc, char** argv,

@@ -26,6 +26,7 @@
 #include "benchmark/benchmark.h"
 #include "fsdp/config/train_config.h"
 #include "fsdp/data/batches.h"
+#include "fsdp/files/json.h"
 #include "fsdp/train/shard_writer.h"
 #include "fsdp/train/trainer.h"
 #include "fsdp/train/training_plan.h"
@@ -74,14 +75,14 @@ class StepsRank {
         const std::vector<std::string> packed,
         runtime_.Collect(PackTrace(TakeTrace(*recorder_, runtime_.rank()))));
     SG_ASSIGN_OR_RETURN(const std::vector<std::string> flops,
-                        runtime_.Collect(json{onednn_, fma_}.dump()));
+                        runtime_.Collect(JsonText({onednn_, fma_})));
     if (runtime_.rank() != 0) return json();
     for (const std::string& bytes : packed) {
       SG_ASSIGN_OR_RETURN(ranks_.emplace_back(), UnpackTrace(bytes));
     }
     onednn_ = fma_ = 0;
     for (const std::string& text : flops) {
-      const json both = json::parse(text);
+      const json both = ParseJson(text);
       onednn_ += both.at(0).get<double>();
       fma_ += both.at(1).get<double>() * runtime_.threads();
     }

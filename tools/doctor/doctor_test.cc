@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/files/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -184,7 +185,7 @@ TEST(ReportTest, TextEndsWithProblemsAndRemedies) {
 }
 
 TEST(ReportTest, JsonParsesBack) {
-  const auto json = nlohmann::json::parse(
+  const auto json = ParseJson(
       JsonReport(GoodGpuMachine(), {{true, "Broken \"now\".", "Mend it."}}));
   EXPECT_EQ(json["usable"], false);
   EXPECT_EQ(json["cpu"]["features"]["avx2"], true);

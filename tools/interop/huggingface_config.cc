@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/files/durable_file.h"
+#include "fsdp/files/json.h"
 #include "kernels/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -121,14 +122,14 @@ class Reader {
   // Absent, null or `value`.
   void MustBe(const std::string& key, const Json& value) {
     if (Has(key) && json_[key] != value)
-      Wrong(key, absl::StrCat(value.dump(), " in this version"));
+      Wrong(key, absl::StrCat(JsonText(value), " in this version"));
   }
   void Ignore(const std::string& key) { known_.insert(key); }
   // Has(key).
   const Json& operator[](const std::string& key) const { return json_[key]; }
 
   void Wrong(const std::string& key, absl::string_view allowed) {
-    Fail(absl::StrCat(path_, key, " is ", json_[key].dump(), "; it must be ",
+    Fail(absl::StrCat(path_, key, " is ", JsonText(json_[key]), "; it must be ",
                       allowed));
   }
   void Fail(const std::string& message) {
@@ -139,7 +140,7 @@ class Reader {
     for (const auto& item : json_.items()) {
       if (known_.count(item.key()) > 0) continue;
       Fail(absl::StrCat(
-          path_, item.key(), " is ", item.value().dump().substr(0, 80),
+          path_, item.key(), " is ", JsonText(item.value()).substr(0, 80),
           "; this key is not understood. Remove it only if the model computes "
           "the same without it"));
     }

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/files/durable_file.h"
+#include "fsdp/files/json.h"
 #include "nlohmann/json.hpp"
 
 namespace shardgraph {
@@ -52,8 +53,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(
                      "\"; use \"bytes\" or the path of a tokenizer.json (",
                      text.status().message(), ")"));
   }
-  const nlohmann::json json =
-      nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = ParseJson(*text);
   const nlohmann::json::json_pointer type("/model/type");
   if (!json.is_object() || !json.contains(type) || !json[type].is_string()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(
   }
   if (json[type] != "bytes") {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": model.type is ", json[type].dump(),
+        absl::StrCat(path, ": model.type is ", JsonText(json[type]),
                      "; this version knows \"bytes\" only"));
   }
   return MakeByteTokenizer();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/files/json.h"
 #include "graph/builder.h"
 #include "graph/executor.h"
 #include "graph/passes.h"
@@ -106,7 +107,7 @@ TEST_P(ChromeTraceTest, ShowsEveryNodeOfEveryRank) {
     EXPECT_EQ(again->host, trace.host);
     ranks.push_back(*again);
   }
-  const json trace = json::parse(ChromeTrace(plan_, ranks));
+  const json trace = ParseJson(ChromeTrace(plan_, ranks));
 
   std::map<std::pair<int, int>, std::string> names;
   std::map<std::pair<int, int>, double> ends;  // of the last event of a thread
