@@ -63,6 +63,7 @@ absl::Span<const OpDef* const> AttentionOps();
 absl::Span<const KernelDef>
 AttentionReferenceKernels();                        // every floating dtype
 absl::Span<const KernelDef> AttentionCpuKernels();  // F32, BF16
+absl::Span<const KernelDef> AttentionCudaKernels();
 
 // What both ops read from attributes and shapes.
 struct AttentionConfig {

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "kernels/attention/attention_block.h"
 #include "kernels/testing/conformance.h"
+#include "kernels/testing/cuda_conformance.h"
 
 namespace shardgraph {
 
@@ -256,10 +257,16 @@ TEST(Attention, Cpu) {
   CheckCpuKernels(Cases(), AttentionReferenceKernels(), AttentionCpuKernels());
 }
 
+TEST(Attention, Cuda) {
+  CheckCudaKernels(Cases(), AttentionReferenceKernels(),
+                   AttentionCudaKernels());
+}
+
 TEST(Attention, EveryOpHasCasesAndKernels) {
   EXPECT_EQ(CoveredOps(Cases()), NamesOf(AttentionOps()));
   EXPECT_EQ(CoveredOps(AttentionReferenceKernels()), NamesOf(AttentionOps()));
   EXPECT_EQ(CoveredOps(AttentionCpuKernels()), NamesOf(AttentionOps()));
+  EXPECT_EQ(CoveredOps(AttentionCudaKernels()), NamesOf(AttentionOps()));
 }
 
 TEST(Attention, ReferenceByHand) {

@@ -44,6 +44,7 @@ namespace shardgraph {
 absl::Span<const OpDef* const> EmbeddingOps();
 absl::Span<const KernelDef> EmbeddingReferenceKernels();
 absl::Span<const KernelDef> EmbeddingCpuKernels();
+absl::Span<const KernelDef> EmbeddingCudaKernels();
 
 // The D/2 frequencies f_i of a rotary op with these attributes.
 std::vector<float> RotaryFrequencies(const Attributes& attributes,

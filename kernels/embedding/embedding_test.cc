@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/testing/conformance.h"
+#include "kernels/testing/cuda_conformance.h"
 
 namespace shardgraph {
 namespace {
@@ -110,10 +111,16 @@ TEST(Embedding, Cpu) {
   CheckCpuKernels(Cases(), EmbeddingReferenceKernels(), EmbeddingCpuKernels());
 }
 
+TEST(Embedding, Cuda) {
+  CheckCudaKernels(Cases(), EmbeddingReferenceKernels(),
+                   EmbeddingCudaKernels());
+}
+
 TEST(Embedding, CasesAreComplete) {
   EXPECT_EQ(CoveredOps(Cases()), NamesOf(EmbeddingOps()));
   EXPECT_EQ(CoveredOps(EmbeddingReferenceKernels()), NamesOf(EmbeddingOps()));
   EXPECT_EQ(CoveredOps(EmbeddingCpuKernels()), NamesOf(EmbeddingOps()));
+  EXPECT_EQ(CoveredOps(EmbeddingCudaKernels()), NamesOf(EmbeddingOps()));
 }
 
 TEST(Embedding, IdsOutsideTheTableReadNothing) {

@@ -22,6 +22,7 @@ namespace shardgraph {
 absl::Span<const OpDef* const> LayoutOps();
 absl::Span<const KernelDef> LayoutReferenceKernels();
 absl::Span<const KernelDef> LayoutCpuKernels();
+absl::Span<const KernelDef> LayoutCudaKernels();
 
 }  // namespace shardgraph
 

@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/testing/conformance.h"
+#include "kernels/testing/cuda_conformance.h"
 
 namespace shardgraph {
 namespace {
@@ -57,10 +58,15 @@ TEST(Layout, Cpu) {
   CheckKernels(Cases(), LayoutReferenceKernels(), LayoutCpuKernels());
 }
 
+TEST(Layout, Cuda) {
+  CheckCudaKernels(Cases(), LayoutReferenceKernels(), LayoutCudaKernels());
+}
+
 TEST(Layout, CasesAreComplete) {
   EXPECT_EQ(CoveredOps(Cases()), NamesOf(LayoutOps()));
   EXPECT_EQ(CoveredOps(LayoutReferenceKernels()), NamesOf(LayoutOps()));
   EXPECT_EQ(CoveredOps(LayoutCpuKernels()), NamesOf(LayoutOps()));
+  EXPECT_EQ(CoveredOps(LayoutCudaKernels()), NamesOf(LayoutOps()));
 }
 
 TEST(Fill, EveryDType) {

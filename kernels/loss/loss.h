@@ -50,6 +50,7 @@ inline constexpr int32_t kMaskedTarget = -100;
 absl::Span<const OpDef* const> LossOps();
 absl::Span<const KernelDef> LossReferenceKernels();  // every floating dtype
 absl::Span<const KernelDef> LossCpuKernels();        // F32, BF16
+absl::Span<const KernelDef> LossCudaKernels();
 
 }  // namespace shardgraph
 

@@ -7,6 +7,7 @@
 #include "kernels/cpu/target.h"
 #include "kernels/loss/loss_row.h"
 #include "kernels/testing/conformance.h"
+#include "kernels/testing/cuda_conformance.h"
 
 namespace shardgraph {
 namespace {
@@ -103,10 +104,15 @@ TEST(Loss, Cpu) {
   CheckCpuKernels(Cases(), LossReferenceKernels(), LossCpuKernels());
 }
 
+TEST(Loss, Cuda) {
+  CheckCudaKernels(Cases(), LossReferenceKernels(), LossCudaKernels());
+}
+
 TEST(Loss, EveryOpHasCasesAndKernels) {
   EXPECT_EQ(CoveredOps(Cases()), NamesOf(LossOps()));
   EXPECT_EQ(CoveredOps(LossReferenceKernels()), NamesOf(LossOps()));
   EXPECT_EQ(CoveredOps(LossCpuKernels()), NamesOf(LossOps()));
+  EXPECT_EQ(CoveredOps(LossCudaKernels()), NamesOf(LossOps()));
 }
 
 TEST(Loss, UniformLogitsCostTheLogOfTheVocabulary) {

@@ -1,10 +1,9 @@
 #include <memory>
-#include <string>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/check.h"
 #include "kernels/cpu/target.h"
 #include "kernels/matmul/column_sum.h"
+#include "kernels/matmul/function.h"
 #include "kernels/matmul/gemm.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/pointwise/pointwise_run.h"
@@ -72,22 +71,6 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareMatmul(
   });
 }
 
-Pointwise FunctionOf(const Attributes& attributes) {
-  const std::string name = attributes.String("function");
-  const bool tanh = attributes.Int("tanh") != 0;
-  if (name == "gelu") return tanh ? Pointwise::kGeluTanh : Pointwise::kGeluErf;
-  if (name == "gelu_gradient") {
-    return tanh ? Pointwise::kGeluTanhGradient : Pointwise::kGeluErfGradient;
-  }
-  if (name == "silu") return Pointwise::kSilu;
-  if (name == "silu_gradient") return Pointwise::kSiluGradient;
-  if (name == "relu") return Pointwise::kRelu;
-  if (name == "relu_gradient") return Pointwise::kReluGradient;
-  if (name == "swiglu") return Pointwise::kSwiglu;
-  SG_CHECK(name == "add") << name;
-  return Pointwise::kAdd;
-}
-
 // The function is applied to each tile of y while it is in the cache.
 class MatmulPointwise {
  public:
@@ -98,7 +81,7 @@ class MatmulPointwise {
         run_pointwise_(SG_BEST_CPU_TARGET(RunPointwise)),
         x_(context.operands.back()),
         z_(context.results.back()) {
-    run_.function = FunctionOf(*context.attributes);
+    run_.function = PointwiseFunctionOf(*context.attributes);
     problem_.c_bf16 = z_.type.dtype == DType::kBF16;
     run_.type = problem_.c_bf16 ? ElementType::kBF16 : ElementType::kF32;
     if (keep_) SetGemmResult(context.results[0], &problem_);

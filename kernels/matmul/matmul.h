@@ -57,6 +57,7 @@ namespace shardgraph {
 absl::Span<const OpDef* const> MatmulOps();
 absl::Span<const KernelDef> MatmulReferenceKernels();  // every floating dtype
 absl::Span<const KernelDef> MatmulCpuKernels();        // F32, BF16
+absl::Span<const KernelDef> MatmulCudaKernels();
 
 }  // namespace shardgraph
 

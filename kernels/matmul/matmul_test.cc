@@ -13,6 +13,7 @@
 #include "kernels/pointwise/pointwise.h"
 #include "kernels/reference/access.h"
 #include "kernels/testing/conformance.h"
+#include "kernels/testing/cuda_conformance.h"
 
 namespace shardgraph {
 
@@ -161,6 +162,10 @@ TEST(Matmul, Cpu) {
   CheckKernels(Cases(), MatmulReferenceKernels(), MatmulCpuKernels());
 }
 
+TEST(Matmul, Cuda) {
+  CheckCudaKernels(Cases(), MatmulReferenceKernels(), MatmulCudaKernels());
+}
+
 // The AMX kernels, on plain code in place of the instructions.
 TEST(Matmul, Amx) {
   const GemmKernelsOverride amx(amx_double::kGemmKernels);
@@ -180,6 +185,7 @@ TEST(Matmul, EveryOpHasCasesAndKernels) {
   EXPECT_EQ(CoveredOps(Cases()), NamesOf(MatmulOps()));
   EXPECT_EQ(CoveredOps(MatmulReferenceKernels()), NamesOf(MatmulOps()));
   EXPECT_EQ(CoveredOps(MatmulCpuKernels()), NamesOf(MatmulOps()));
+  EXPECT_EQ(CoveredOps(MatmulCudaKernels()), NamesOf(MatmulOps()));
 }
 
 // On one backend, bit for bit.

@@ -54,6 +54,7 @@ namespace shardgraph {
 absl::Span<const OpDef* const> NormOps();
 absl::Span<const KernelDef> NormReferenceKernels();
 absl::Span<const KernelDef> NormCpuKernels();
+absl::Span<const KernelDef> NormCudaKernels();
 
 }  // namespace shardgraph
 

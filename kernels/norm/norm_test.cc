@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/testing/conformance.h"
+#include "kernels/testing/cuda_conformance.h"
 
 namespace shardgraph {
 namespace {
@@ -156,10 +157,15 @@ TEST(Norm, Cpu) {
   CheckCpuKernels(Cases(), NormReferenceKernels(), NormCpuKernels());
 }
 
+TEST(Norm, Cuda) {
+  CheckCudaKernels(Cases(), NormReferenceKernels(), NormCudaKernels());
+}
+
 TEST(Norm, CasesAreComplete) {
   EXPECT_EQ(CoveredOps(Cases()), NamesOf(NormOps()));
   EXPECT_EQ(CoveredOps(NormReferenceKernels()), NamesOf(NormOps()));
   EXPECT_EQ(CoveredOps(NormCpuKernels()), NamesOf(NormOps()));
+  EXPECT_EQ(CoveredOps(NormCudaKernels()), NamesOf(NormOps()));
 }
 
 TEST(Norm, LeavingAGradientOutChangesNoOther) {

@@ -80,6 +80,7 @@ namespace shardgraph {
 absl::Span<const OpDef* const> OptimizerOps();
 absl::Span<const KernelDef> OptimizerReferenceKernels();
 absl::Span<const KernelDef> OptimizerCpuKernels();
+absl::Span<const KernelDef> OptimizerCudaKernels();
 
 // Elements [begin, end) of a shard, of one optimizer group.
 struct ShardRange {

@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/testing/conformance.h"
+#include "kernels/testing/cuda_conformance.h"
 
 namespace shardgraph {
 namespace {
@@ -204,10 +205,16 @@ TEST(Optimizer, Cpu) {
   CheckCpuKernels(Cases(), OptimizerReferenceKernels(), OptimizerCpuKernels());
 }
 
+TEST(Optimizer, Cuda) {
+  CheckCudaKernels(Cases(), OptimizerReferenceKernels(),
+                   OptimizerCudaKernels());
+}
+
 TEST(Optimizer, CasesAreComplete) {
   EXPECT_EQ(CoveredOps(Cases()), NamesOf(OptimizerOps()));
   EXPECT_EQ(CoveredOps(OptimizerReferenceKernels()), NamesOf(OptimizerOps()));
   EXPECT_EQ(CoveredOps(OptimizerCpuKernels()), NamesOf(OptimizerOps()));
+  EXPECT_EQ(CoveredOps(OptimizerCudaKernels()), NamesOf(OptimizerOps()));
 }
 
 // NaN in every padding element of every operand: results must keep exactly the

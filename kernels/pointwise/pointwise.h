@@ -42,6 +42,7 @@ namespace shardgraph {
 absl::Span<const OpDef* const> PointwiseOps();
 absl::Span<const KernelDef> PointwiseReferenceKernels();
 absl::Span<const KernelDef> PointwiseCpuKernels();
+absl::Span<const KernelDef> PointwiseCudaKernels();
 
 }  // namespace shardgraph
 

@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/testing/conformance.h"
+#include "kernels/testing/cuda_conformance.h"
 
 namespace shardgraph {
 namespace {
@@ -104,10 +105,16 @@ TEST(Pointwise, Cpu) {
   CheckCpuKernels(Cases(), PointwiseReferenceKernels(), PointwiseCpuKernels());
 }
 
+TEST(Pointwise, Cuda) {
+  CheckCudaKernels(Cases(), PointwiseReferenceKernels(),
+                   PointwiseCudaKernels());
+}
+
 TEST(Pointwise, CasesAreComplete) {
   EXPECT_EQ(CoveredOps(Cases()), NamesOf(PointwiseOps()));
   EXPECT_EQ(CoveredOps(PointwiseReferenceKernels()), NamesOf(PointwiseOps()));
   EXPECT_EQ(CoveredOps(PointwiseCpuKernels()), NamesOf(PointwiseOps()));
+  EXPECT_EQ(CoveredOps(PointwiseCudaKernels()), NamesOf(PointwiseOps()));
 }
 
 double One(absl::Span<const KernelDef> kernels, const OpCase& op_case) {

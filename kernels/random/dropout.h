@@ -20,6 +20,7 @@ namespace shardgraph {
 absl::Span<const OpDef* const> RandomOps();
 absl::Span<const KernelDef> RandomReferenceKernels();
 absl::Span<const KernelDef> RandomCpuKernels();
+absl::Span<const KernelDef> RandomCudaKernels();
 
 }  // namespace shardgraph
 

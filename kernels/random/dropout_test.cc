@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "kernels/random/random.h"
 #include "kernels/testing/conformance.h"
+#include "kernels/testing/cuda_conformance.h"
 
 namespace shardgraph {
 namespace {
@@ -46,10 +47,15 @@ TEST(Dropout, Cpu) {
   CheckCpuKernels(Cases(), RandomReferenceKernels(), RandomCpuKernels());
 }
 
+TEST(Dropout, Cuda) {
+  CheckCudaKernels(Cases(), RandomReferenceKernels(), RandomCudaKernels());
+}
+
 TEST(Dropout, CasesAreComplete) {
   EXPECT_EQ(CoveredOps(Cases()), NamesOf(RandomOps()));
   EXPECT_EQ(CoveredOps(RandomReferenceKernels()), NamesOf(RandomOps()));
   EXPECT_EQ(CoveredOps(RandomCpuKernels()), NamesOf(RandomOps()));
+  EXPECT_EQ(CoveredOps(RandomCudaKernels()), NamesOf(RandomOps()));
 }
 
 // Which elements a case keeps, of all-ones rows with the given sequence ids.

@@ -198,6 +198,7 @@ std::optional<Run> RunCase(const OpCase& op_case,
     status = device->Run(**prepared);
     for (size_t i = 0; i < copies.size(); ++i)
       device->Download(copies[i], memory[i].bytes());
+    prepared->reset();  // gives back what it holds of the device
     device->Clear();
   } else {
     Lane lane;

@@ -110,7 +110,7 @@ def cuda_library(name, deps = [], **kwargs):
         **kwargs
     )
 
-def cuda_kernels(name, srcs, hdrs, host_srcs, deps, launch_deps = []):
+def cuda_kernels(name, srcs, hdrs, host_srcs, deps, launch_deps = [], uses = []):
     """NAME for programs that run on a GPU, NAME_on_double for tests anywhere.
 
     Both hold the same host code, compiled once; the double's is linked with
@@ -123,6 +123,7 @@ def cuda_kernels(name, srcs, hdrs, host_srcs, deps, launch_deps = []):
       host_srcs: .cc files: the KernelDefs.
       deps: of host_srcs.
       launch_deps: of srcs and hdrs, besides //kernels/cuda:launch.
+      uses: other cuda_kernels whose launching functions these call.
     """
     launch_deps = launch_deps + ["//kernels/cuda:launch"]
     cc_library(
@@ -155,7 +156,7 @@ def cuda_kernels(name, srcs, hdrs, host_srcs, deps, launch_deps = []):
         deps = [
             ":%s_host" % name,
             ":%s_device" % name,
-        ],
+        ] + uses,
     )
     native.cc_library(
         name = name + "_on_double",
@@ -164,5 +165,5 @@ def cuda_kernels(name, srcs, hdrs, host_srcs, deps, launch_deps = []):
         deps = [
             ":%s_host" % name,
             ":%s_device_on_double" % name,
-        ],
+        ] + [other + "_on_double" for other in uses],
     )

@@ -1,0 +1,176 @@
+// Tiles of rows of a head in shared memory, and which keys a query sees: what
+// forward and gradient share. Device code.
+//
+// Four neighbouring threads work on a row of a tile (a query or a key): lane c
+// of them on the rows c, c + 4, ... of the other tile and on the elements c,
+// c + 4, ... of the head's width.
+#ifndef KERNELS_ATTENTION_CUDA_TILE_H_
+#define KERNELS_ATTENTION_CUDA_TILE_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention/cuda.h"
+#include "kernels/cuda/group.h"
+#include "kernels/random/cuda_random.h"
+
+namespace shardgraph::cuda {
+
+inline constexpr int kLanesOfRow = 4;
+
+// Floats from one row of a tile to the next: odd, so that the same element of
+// neighbouring rows lies in different banks.
+__host__ __device__ __forceinline__ int TileStride(int64_t width) {
+  return static_cast<int>(width) | 1;
+}
+
+// Rows of one head.
+template <typename T>
+struct HeadRows {
+  T* data;
+  int64_t stride;
+
+  __device__ HeadRows(const AttentionTensor& tensor, int64_t b, int64_t h)
+      : data(static_cast<T*>(tensor.data) + b * tensor.strides[0] +
+             h * tensor.strides[2]),
+        stride(tensor.strides[1]) {}
+};
+
+// Rows [first, first + kRows) into `tile`, zeros from row `count` on. A warp to
+// a row.
+template <int kRows, typename T>
+__device__ __forceinline__ void LoadRows(const HeadRows<T>& head, int64_t first,
+                                         int64_t count, int64_t width,
+                                         float* tile) {
+  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int stride = TileStride(width);
+  for (int r = warp; r < kRows; r += warps) {
+    const bool there = first + r < count;
+    const T* const row = head.data + (first + r) * head.stride;
+    for (int d = lane; d < width; d += kWarpSize)
+      tile[r * stride + d] = there ? ToFloat(row[d]) : 0.0f;
+  }
+}
+
+// The products of `row` with rows lane, lane + 4, ... of `tile`.
+template <int kCount>
+__device__ __forceinline__ void Products(const float* row, const float* tile,
+                                         int lane, int64_t width,
+                                         float (&products)[kCount]) {
+  const int stride = TileStride(width);
+#pragma unroll
+  for (int x = 0; x < kCount; ++x) products[x] = 0.0f;
+  for (int d = 0; d < width; ++d) {
+    const float value = row[d];
+#pragma unroll
+    for (int x = 0; x < kCount; ++x)
+      products[x] += value * tile[(lane + kLanesOfRow * x) * stride + d];
+  }
+}
+
+// Over the four threads of a row.
+__device__ __forceinline__ float RowSum(float x) {
+  x += __shfl_xor_sync(kFullWarp, x, 1);
+  return x + __shfl_xor_sync(kFullWarp, x, 2);
+}
+__device__ __forceinline__ float RowMax(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
+}
+__device__ __forceinline__ unsigned RowOr(unsigned x) {
+  x |= __shfl_xor_sync(kFullWarp, x, 1);
+  return x | __shfl_xor_sync(kFullWarp, x, 2);
+}
+
+// One head of one sequence: who sees whom, and what dropout keeps.
+struct HeadMask {
+  int64_t queries, keys, offset, index;
+  bool causal;
+  const int32_t* documents;  // of the sequence
+  bool has_dropout;
+  PhiloxKey key;
+  uint32_t threshold;
+  float kept_scale;
+
+  __device__ HeadMask(const AttentionLaunch& a, int64_t b, int64_t h)
+      : queries(a.queries),
+        keys(a.keys),
+        offset(a.offset == nullptr ? 0 : *a.offset),
+        index(h),
+        causal(a.causal),
+        documents(a.documents == nullptr ? nullptr : a.documents + b * a.keys),
+        has_dropout(a.sequence_ids != nullptr),
+        key{},
+        threshold(a.threshold),
+        kept_scale(a.kept_scale) {
+    if (has_dropout) {
+      key = KeyOf(a.seed, a.name, static_cast<uint64_t>(*a.run_step),
+                  static_cast<uint64_t>(a.sequence_ids[b]));
+    }
+  }
+
+  __device__ bool Sees(int64_t i, int64_t j) const {
+    if (i >= queries || j >= keys || (causal && j > i + offset)) return false;
+    return documents == nullptr || documents[j] == documents[i + offset];
+  }
+  // What dropout multiplies a probability with.
+  __device__ float Kept(int64_t i, int64_t j) const {
+    if (!has_dropout) return 1.0f;
+    const uint64_t number =
+        static_cast<uint64_t>((index * queries + i) * keys + j);
+    return PhiloxWord(key, number) >= threshold ? kept_scale : 0.0f;
+  }
+};
+
+// Tile and head of a block: tiles from the last on, which in causal attention
+// have most to do.
+struct BlockOfHeads {
+  int64_t b, h, first;  // `first` row of the tile
+
+  __device__ BlockOfHeads(int64_t batch, int64_t heads, int64_t rows,
+                          int per_tile) {
+    const int64_t all = batch * heads;
+    const int64_t tiles = (rows + per_tile - 1) / per_tile;
+    const int64_t head = blockIdx.x % all;
+    first = (tiles - 1 - blockIdx.x / all) * per_tile;
+    b = head / heads;
+    h = head - b * heads;
+  }
+};
+
+inline unsigned BlocksOfHeads(int64_t batch, int64_t heads, int64_t rows,
+                              int per_tile) {
+  return static_cast<unsigned>(batch * heads *
+                               ((rows + per_tile - 1) / per_tile));
+}
+
+// Calls f(std::integral_constant) with the number of elements of a head's width
+// to a thread: 16, 32 or 64.
+template <typename F>
+cudaError_t DispatchWidth(int64_t width, F f) {
+  if (width <= 64) return f(std::integral_constant<int, 16>());
+  if (width <= 128) return f(std::integral_constant<int, 32>());
+  return f(std::integral_constant<int, 64>());
+}
+
+// Lets `kernel` have `bytes` of dynamic shared memory, and launches it.
+template <typename Arguments>
+cudaError_t LaunchWithShared(void (*kernel)(Arguments), unsigned blocks,
+                             unsigned threads, int64_t bytes,
+                             cudaStream_t stream, const Arguments& arguments) {
+  if (blocks == 0) return cudaSuccess;
+  if (bytes > 48 << 10) {  // above 48 KiB a kernel must opt in
+    const cudaError_t error = cudaFuncSetAttribute(
+        reinterpret_cast<const void*>(kernel),
+        cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    if (error != cudaSuccess) return error;
+  }
+  return Launch(kernel, blocks, threads, static_cast<size_t>(bytes), stream,
+                arguments);
+}
+
+}  // namespace shardgraph::cuda
+
+#endif  // KERNELS_ATTENTION_CUDA_TILE_H_

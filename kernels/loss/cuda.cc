@@ -1,0 +1,176 @@
+#include "kernels/loss/cuda.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "kernels/cuda/prepare.h"
+#include "kernels/loss/loss.h"
+#include "kernels/matmul/cuda.h"
+
+namespace shardgraph {
+namespace {
+
+// Rows of logits at a time.
+int64_t ChunkRows(const Attributes& attributes, const TensorType& x) {
+  return std::min(attributes.Int("chunk_rows"), x.dim(0));
+}
+
+// How the workspace is divided: losses of all rows, then logits of a chunk,
+// whose rows begin at multiples of 16 bytes.
+struct Layout {
+  int64_t logits = 0;  // where they begin
+  int64_t row_stride = 0;
+  int64_t bytes = 0;
+
+  Layout(const Attributes& attributes, const TensorType& x,
+         const TensorType& weight) {
+    logits = (x.dim(0) * 4 + 255) / 256 * 256;
+    row_stride = (weight.dim(0) + 7) / 8 * 8;
+    bytes = logits + ChunkRows(attributes, x) * row_stride * SizeOf(x.dtype);
+  }
+};
+
+int64_t Workspace(const Attributes& attributes,
+                  absl::Span<const TensorType> operands,
+                  absl::Span<const TensorType>) {
+  return Layout(attributes, operands[0], operands[1]).bytes;
+}
+
+class CrossEntropyHead {
+ public:
+  explicit CrossEntropyHead(const KernelContext& context)
+      : type_(cuda::ElementOf(context.operands[0].type)),
+        rows_(context.operands[0].type.dim(0)),
+        width_(context.operands[0].type.dim(1)),
+        vocabulary_(context.operands[1].type.dim(0)),
+        chunk_rows_(ChunkRows(*context.attributes, context.operands[0].type)),
+        x_(context.operands[0].as<char>()),
+        weight_(context.operands[1].data),
+        targets_(context.operands[2].as<int32_t>()),
+        stats_(context.results[0].as<double>()),
+        losses_(context.workspace.as<float>()) {
+    const Layout layout(*context.attributes, context.operands[0].type,
+                        context.operands[1].type);
+    logits_ = context.workspace.as<char>() + layout.logits;
+    row_stride_ = layout.row_stride;
+    if (context.results.size() < 3) return;
+    loss_scale_ = context.operands[3].as<float>();
+    nominal_tokens_ = context.operands[4].as<double>();
+    const Attributes& attributes = *context.attributes;
+    accumulate_ = attributes.Int("accumulate") != 0;
+    if (!Omits(attributes, 1)) dx_ = context.results[1].as<char>();
+    if (!Omits(attributes, 2)) dweight_ = context.results[2].data;
+    dweight_type_ = cuda::ElementOf(context.results[2].type);
+  }
+
+  cudaError_t operator()(cudaStream_t stream) const {
+    int64_t first = 0;
+    do {  // once for no rows at all: dweight may have to become zero
+      const int64_t rows = std::min(chunk_rows_, rows_ - first);
+      const cudaError_t error = Chunk(first, rows, stream);
+      if (error != cudaSuccess) return error;
+      first += rows;
+    } while (first < rows_);
+    return cuda::LaunchLossStats(losses_, targets_, rows_, vocabulary_, stats_,
+                                 stream);
+  }
+
+ private:
+  int64_t Offset(int64_t row) const {  // of x and dx, in bytes
+    return row * width_ * SizeOfElement(type_);
+  }
+
+  cudaError_t Chunk(int64_t first, int64_t rows, cudaStream_t stream) const {
+    const cuda::GemmOperand x = {x_ + Offset(first), width_, 1};
+    const cuda::GemmOperand logits = {logits_, row_stride_, 1};
+    cuda::GemmLaunch forward;
+    forward.type = forward.c_type = type_;
+    forward.m = rows;
+    forward.n = vocabulary_;
+    forward.k = width_;
+    forward.a = x;
+    forward.b = {weight_, 1, width_};
+    forward.c = {logits_, row_stride_};
+    cudaError_t error = LaunchGemm(forward, stream);
+    if (error != cudaSuccess) return error;
+
+    cuda::CrossEntropyLaunch softmax;
+    softmax.type = type_;
+    softmax.logits = logits_;
+    softmax.row_stride = row_stride_;
+    softmax.rows = rows;
+    softmax.vocabulary = vocabulary_;
+    softmax.targets = targets_ + first;
+    softmax.losses = losses_ + first;
+    softmax.loss_scale = loss_scale_;
+    softmax.nominal_tokens = nominal_tokens_;
+    error = LaunchCrossEntropy(softmax, stream);
+    if (error != cudaSuccess) return error;
+
+    if (dx_ != nullptr) {
+      cuda::GemmLaunch to_x;
+      to_x.type = to_x.c_type = type_;
+      to_x.m = rows;
+      to_x.n = width_;
+      to_x.k = vocabulary_;
+      to_x.a = logits;
+      to_x.b = {weight_, width_, 1};
+      to_x.c = {dx_ + Offset(first), width_};
+      error = LaunchGemm(to_x, stream);
+      if (error != cudaSuccess) return error;
+    }
+    if (dweight_ == nullptr) return cudaSuccess;
+    cuda::GemmLaunch to_weight;
+    to_weight.type = type_;
+    to_weight.m = vocabulary_;
+    to_weight.n = width_;
+    to_weight.k = rows;
+    to_weight.a = {logits_, 1, row_stride_};
+    to_weight.b = x;
+    to_weight.c = {dweight_, width_};
+    to_weight.c_type = dweight_type_;
+    to_weight.accumulate = accumulate_ || first > 0;
+    return LaunchGemm(to_weight, stream);
+  }
+
+  const ElementType type_;
+  const int64_t rows_;
+  const int64_t width_;
+  const int64_t vocabulary_;
+  const int64_t chunk_rows_;
+  const char* x_;
+  const void* weight_;
+  const int32_t* targets_;
+  double* stats_;
+  float* losses_;
+  char* logits_ = nullptr;
+  int64_t row_stride_ = 0;
+  const float* loss_scale_ = nullptr;  // null: no gradient
+  const double* nominal_tokens_ = nullptr;
+  bool accumulate_ = false;
+  char* dx_ = nullptr;
+  void* dweight_ = nullptr;
+  ElementType dweight_type_ = ElementType::kF32;
+};
+
+absl::StatusOr<std::unique_ptr<PreparedKernel>> Prepare(
+    const KernelContext& context) {
+  return cuda::MakeCudaKernel(context.op->name, CrossEntropyHead(context));
+}
+
+constexpr KernelDef kKernels[] = {
+    {.op = "cross_entropy_head",
+     .supports = cuda::SupportsF32AndBf16,
+     .workspace = Workspace,
+     .prepare = Prepare},
+    {.op = "cross_entropy_head_gradient",
+     .supports = cuda::SupportsF32AndBf16,
+     .workspace = Workspace,
+     .prepare = Prepare},
+};
+
+}  // namespace
+
+absl::Span<const KernelDef> LossCudaKernels() { return kKernels; }
+
+}  // namespace shardgraph

@@ -1,0 +1,152 @@
+#include <cstdint>
+
+#include "kernels/cuda/group.h"
+#include "kernels/matmul/cuda.h"
+#include "kernels/pointwise/cuda_functions.h"
+
+namespace shardgraph::cuda {
+namespace {
+
+// A block computes a tile of c, a thread the elements of it that lie
+// kThreadRows rows and kThreadColumns columns apart.
+constexpr int kTileRows = 64, kTileColumns = 64, kDepth = 16;
+constexpr int kThreadRows = 8, kThreadColumns = 16;
+constexpr int kThreads = kThreadRows * kThreadColumns;
+constexpr int kRows = kTileRows / kThreadRows;
+constexpr int kColumns = kTileColumns / kThreadColumns;
+
+// Elements (outer, k) of an operand into tile[k][outer], zeros outside.
+// Neighbouring threads read along the stride of 1.
+template <typename T, int kOuter, typename OuterOf>
+__device__ __forceinline__ void LoadTile(const T* data, int64_t outer_stride,
+                                         int64_t k_stride, OuterOf outer_of,
+                                         int64_t outers, int64_t k0,
+                                         int64_t depth,
+                                         float (&tile)[kDepth][kOuter + 1]) {
+  const bool along_k = k_stride == 1;
+#pragma unroll
+  for (int i = 0; i < kOuter * kDepth / kThreads; ++i) {
+    const int e = i * kThreads + static_cast<int>(threadIdx.x);
+    const int k = along_k ? e % kDepth : e / kOuter;
+    const int o = along_k ? e / kDepth : e % kOuter;
+    const int64_t outer = outer_of(o);
+    float value = 0.0f;
+    if (outer < outers && k0 + k < depth)
+      value = ToFloat(data[outer * outer_stride + (k0 + k) * k_stride]);
+    tile[k][o] = value;
+  }
+}
+
+// For kSwiglu the right half of a tile's columns are those n / 2 to the right
+// of its left half's, so that a thread has both of a pair.
+template <typename T, typename C, bool kFunction>
+__global__ __launch_bounds__(kThreads) void GemmKernel(GemmLaunch g) {
+  __shared__ float a_tile[kDepth][kTileRows + 1];
+  __shared__ float b_tile[kDepth][kTileColumns + 1];
+  const bool pairs = kFunction && g.function == Pointwise::kSwiglu;
+  const int64_t half = g.n / 2;
+  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kTileRows;
+  const int64_t column0 = static_cast<int64_t>(blockIdx.x) *
+                          (pairs ? kTileColumns / 2 : kTileColumns);
+  const auto row_of = [=](int i) { return row0 + i; };
+  // A column outside is past the last.
+  const auto column_of = [=](int j) {
+    if (!pairs) return column0 + j;
+    const int64_t left = column0 + j % (kTileColumns / 2);
+    return left >= half ? 2 * half : j < kTileColumns / 2 ? left : half + left;
+  };
+  const int ty = static_cast<int>(threadIdx.x) / kThreadColumns;
+  const int tx = static_cast<int>(threadIdx.x) % kThreadColumns;
+  float sum[kRows][kColumns] = {};
+  for (int64_t k0 = 0; k0 < g.k; k0 += kDepth) {
+    LoadTile<T, kTileRows>(static_cast<const T*>(g.a.data), g.a.row_stride,
+                           g.a.column_stride, row_of, g.m, k0, g.k, a_tile);
+    LoadTile<T, kTileColumns>(static_cast<const T*>(g.b.data),
+                              g.b.column_stride, g.b.row_stride, column_of, g.n,
+                              k0, g.k, b_tile);
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kDepth; ++k) {
+      float a[kRows], b[kColumns];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) a[i] = a_tile[k][ty + i * kThreadRows];
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j)
+        b[j] = b_tile[k][tx + j * kThreadColumns];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) sum[i][j] += a[i] * b[j];
+      }
+    }
+    __syncthreads();
+  }
+  const T* const bias = static_cast<const T*>(g.bias);
+  C* const c = static_cast<C*>(g.c.data);
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    const int64_t column = column_of(tx + j * kThreadColumns);
+    const float shift =
+        bias != nullptr && column < g.n ? ToFloat(bias[column]) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t row = row_of(ty + i * kThreadRows);
+      float& value = sum[i][j];
+      value += shift;
+      if (row >= g.m || column >= g.n || c == nullptr) continue;
+      C* const to = c + row * g.c.row_stride + column;
+      if (g.accumulate) value += ToFloat(*to);
+      *to = FromFloat<C>(value);
+    }
+  }
+  if constexpr (kFunction) {
+    const T* const x = static_cast<const T*>(g.x.data);
+    T* const z = static_cast<T*>(g.z.data);
+    const int64_t columns = pairs ? half : g.n;
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      if (pairs && j >= kColumns / 2) continue;
+      const int64_t column = column_of(tx + j * kThreadColumns);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const int64_t row = row_of(ty + i * kThreadRows);
+        if (row >= g.m || column >= columns) continue;
+        const float y = Rounded<T>(sum[i][j]);
+        float other = 0.0f;
+        if (pairs) {
+          other = Rounded<T>(sum[i][(j + kColumns / 2) % kColumns]);
+        } else if (x != nullptr) {
+          other = ToFloat(x[row * g.x.row_stride + column]);
+        }
+        z[row * g.z.row_stride + column] =
+            FromFloat<T>(PointwiseValue<T>(g.function, y, other));
+      }
+    }
+  }
+}
+
+template <typename T, typename C, bool kFunction>
+cudaError_t Enqueue(const GemmLaunch& launch, cudaStream_t stream) {
+  const bool pairs = kFunction && launch.function == Pointwise::kSwiglu;
+  const int64_t columns = pairs ? launch.n / 2 : launch.n;
+  const int64_t width = pairs ? kTileColumns / 2 : kTileColumns;
+  if (columns == 0 || launch.m == 0) return cudaSuccess;
+  const dim3 grid(
+      static_cast<unsigned>((columns + width - 1) / width),
+      static_cast<unsigned>((launch.m + kTileRows - 1) / kTileRows));
+  return Launch(GemmKernel<T, C, kFunction>, grid, kThreads, 0, stream, launch);
+}
+
+}  // namespace
+
+cudaError_t LaunchGemm(const GemmLaunch& launch, cudaStream_t stream) {
+  return DispatchElement(launch.type, [&]<typename T>(std::type_identity<T>) {
+    if (launch.has_function) return Enqueue<T, T, true>(launch, stream);
+    return DispatchElement(launch.c_type,
+                           [&]<typename C>(std::type_identity<C>) {
+                             return Enqueue<T, C, false>(launch, stream);
+                           });
+  });
+}
+
+}  // namespace shardgraph::cuda
