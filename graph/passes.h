@@ -76,9 +76,9 @@ absl::StatusOr<MemoryPlan> PlanMemory(
 // accesses of arena bytes is ordered by lanes and edges as program order
 // demands; nothing reads bytes that were not written (or overwritten) before;
 // results tied to operands share their bytes; collectives have one order, a
-// known group and the right counts; buffers lie inside the arena and are
-// aligned; each accumulation is there. The error names nodes, buffers and
-// ranges.
+// known group and the right counts; gradients are summed over every rank once,
+// norms over their shards; buffers lie inside the arena and are aligned; each
+// accumulation is there. The error names nodes, buffers and ranges.
 absl::Status Verify(const StepPlan& plan);
 
 }  // namespace shardgraph

@@ -23,7 +23,7 @@ struct Reduction {
   UnitId unit = kNone;
   Direction direction = Direction::kForward;
   int32_t first_writer = kNone;  // of the gradients it reads
-  int32_t last_reader = kNone;   // the last reducing node
+  int32_t last_reader = kNone;   // the last node to reduce or accumulate them
 };
 
 class Planner {
@@ -111,6 +111,7 @@ class Planner {
 
   void FindReductions() {
     std::vector<int32_t> writer(graph_.buffers.size(), kNone);
+    std::vector<int32_t> reduction_of(graph_.buffers.size(), kNone);
     for (int32_t i = 0; i < size(); ++i) {
       const Node& node = this->node(i);
       if (node.lane != LaneKind::kReduce) {
@@ -123,8 +124,13 @@ class Planner {
       for (ValueId operand : node.operands) {
         const BufferId buffer = graph_.values[operand].buffer;
         if (graph_.buffers[buffer].kind != MemoryKind::kGradient ||
-            graph_.buffers[buffer].lifetime != Lifetime::kPhase ||
-            writer[buffer] == kNone) {
+            graph_.buffers[buffer].lifetime != Lifetime::kPhase) {
+          continue;
+        }
+        if (writer[buffer] == kNone) {
+          // What was reduced in place is read once more, to be accumulated.
+          if (reduction_of[buffer] != kNone)
+            reductions_[reduction_of[buffer]].last_reader = i;
           continue;
         }
         if (reductions_.empty() || reductions_.back().unit != node.unit ||
@@ -137,6 +143,7 @@ class Planner {
             std::min(reduction.first_writer, writer[buffer]);
         reduction.last_reader = i;
         writer[buffer] = kNone;  // a later write is another gradient
+        reduction_of[buffer] = static_cast<int32_t>(reductions_.size() - 1);
       }
     }
   }

@@ -1,5 +1,6 @@
 // Verify: form first (schedules, memory, nodes, collectives), then each phase
-// byte by byte (verify_phase.h), then padding (verify_padding.h).
+// byte by byte (verify_phase.h), then padding (verify_padding.h) and sums over
+// ranks (verify_reductions.h).
 #include <algorithm>
 #include <map>
 #include <string>
@@ -11,6 +12,7 @@
 #include "graph/passes.h"
 #include "graph/verify_padding.h"
 #include "graph/verify_phase.h"
+#include "graph/verify_reductions.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
@@ -436,7 +438,8 @@ absl::Status Verify(const StepPlan& plan) {
   for (size_t p = 0; p < graph.phases.size(); ++p)
     SG_RETURN_IF_ERROR(VerifyPhase(plan, static_cast<PhaseId>(p), &padding));
   SG_RETURN_IF_ERROR(VerifyResultsAreUsed(graph));
-  return VerifyPadding(graph, padding);
+  SG_RETURN_IF_ERROR(VerifyPadding(graph, padding));
+  return VerifyReductions(graph);
 }
 
 }  // namespace shardgraph

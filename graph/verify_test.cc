@@ -331,8 +331,7 @@ TEST(VerifyTest, RefusesColumnsThatNothingHasWritten) {
   ExpectRefused(plan_with(false, 0, 8), {"nothing has written in full"});
 }
 
-// The loss of a micro-batch that nobody computed.
-TEST(VerifyTest, RefusesASumOfNothing) {
+TEST(VerifyTest, RefusesALossThatNobodyComputed) {
   for (const bool computed : {true, false}) {
     TestGraph test;
     test.SetPhase("micro");
@@ -376,7 +375,7 @@ TEST(VerifyTest, RefusesAReductionOfNothingThatIsRead) {
 // Two ranks, elements [0, 100) of 128 are parameters.
 enum class Route {
   kOneRank,   // the whole gradient is the shard
-  kHybrid,    // scattered, then summed over replicas
+  kHybrid,    // scattered, then summed over replicas, of which there is one
   kInUpdate,  // accumulated whole, scattered when micro-batches are done
   kTwice,     // scattered twice
   kReplaced,  // scattered straight into the shard
@@ -399,8 +398,9 @@ StepPlan GradientPlan(Route route, int64_t written) {
     test.ReduceScatter(whole, stage);
   }
   if (route == Route::kHybrid) {
+    test.graph().groups.push_back({"replicate", 1, 2});
     test.Add("all_reduce", {test.View(stage)}, {test.View(stage)},
-             Attributes().SetString("group", "world").SetInt("size", 2),
+             Attributes().SetString("group", "replicate").SetInt("size", 1),
              LaneKind::kReduce);
   }
   if (route == Route::kTwice) {

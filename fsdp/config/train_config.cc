@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "fsdp/config/text_config.h"
+#include "fsdp/shard/strategy.h"
 #include "kernels/op_table.h"
 #include "kernels/status_macros.h"
 
@@ -117,7 +118,15 @@ absl::Status ValidateData(const DataSpec& spec, int64_t max_positions,
                  spec.micro_batch_size(), "1 or more");
 }
 
-absl::Status ValidateShard(const ShardSpec& spec) {
+absl::Status ValidateShard(const ShardSpec& spec, int world_size) {
+  SG_RETURN_IF_ERROR(GroupsOf(spec, world_size).status());
+  if (spec.reshard_after_forward() && !MayReshard(spec.strategy())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "shard.reshard_after_forward is true, but shard.strategy is ",
+        ShardStrategy_Name(spec.strategy()),
+        ", which keeps parameters from forward to backward; leave it out, or "
+        "set shard.strategy=FULL_SHARD"));
+  }
   SG_RETURN_IF_ERROR(Require(spec.prefetch() >= 0, "shard.prefetch",
                              spec.prefetch(), "0 or more units"));
   return Require(
@@ -154,13 +163,7 @@ absl::Status ValidateRun(const RunSpec& spec) {
 
 // What the specs can say and no backend runs yet.
 absl::Status RefuseWhatDoesNotRun(const TrainConfig& config) {
-  const ShardSpec& shard = config.shard();
-  if (shard.strategy() != FULL_SHARD) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shard.strategy is ", ShardStrategy_Name(shard.strategy()),
-                     "; training runs FULL_SHARD only in this version"));
-  }
-  if (shard.recompute() == AUTO) {
+  if (config.shard().recompute() == AUTO) {
     return absl::InvalidArgumentError(
         "shard.recompute is AUTO; use NONE, SELECTIVE or FULL in this version");
   }
@@ -256,7 +259,8 @@ void ResolveTrainConfig(int64_t max_positions, int world_size,
   ShardSpec* shard = config->mutable_shard();
   if (shard->min_num_params() == 0) shard->set_min_num_params(100000000);
   set_default(shard, &ShardSpec::has_reshard_after_forward,
-              &ShardSpec::set_reshard_after_forward, true);
+              &ShardSpec::set_reshard_after_forward,
+              MayReshard(shard->strategy()));
   set_default(shard, &ShardSpec::has_prefetch, &ShardSpec::set_prefetch, 1);
   set_default(shard, &ShardSpec::has_max_units_in_flight,
               &ShardSpec::set_max_units_in_flight, shard->prefetch() + 1);
@@ -312,7 +316,7 @@ absl::Status ValidateTrainConfig(const TrainConfig& config,
                              "1 or more ranks"));
   // Before the schedule, whose default comes from run.steps.
   SG_RETURN_IF_ERROR(ValidateRun(config.run()));
-  SG_RETURN_IF_ERROR(ValidateShard(config.shard()));
+  SG_RETURN_IF_ERROR(ValidateShard(config.shard(), world_size));
   SG_RETURN_IF_ERROR(ValidateOptimizer(config.optimizer()));
   SG_RETURN_IF_ERROR(ValidateSchedule(config.schedule()));
   SG_RETURN_IF_ERROR(ValidateData(config.data(), max_positions, world_size));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/shard/strategy.h"
 #include "kernels/check.h"
 
 namespace shardgraph {
@@ -10,13 +11,14 @@ namespace shardgraph {
 ParameterGather::ParameterGather(GraphBuilder* builder,
                                  const ShardLayout& layout,
                                  const ShardSpec& spec, DType dtype,
-                                 const std::vector<BufferId>& compute,
-                                 const std::vector<UnitId>& units)
+                                 const std::vector<BufferId>& parameters,
+                                 bool whole, const std::vector<UnitId>& units)
     : builder_(builder),
       layout_(layout),
       spec_(spec),
       dtype_(dtype),
-      compute_(compute),
+      parameters_(parameters),
+      gathers_(!whole && layout.shards() > 1),
       unit_ids_(units),
       gathered_(layout.units().size()) {}
 
@@ -26,9 +28,10 @@ ValueId ParameterGather::Whole(int unit) {
   if (gathered.whole != kNone) return gathered.whole;
 
   const FlatParameter& flat = layout_.units()[unit].flat;
-  gathered.shard = builder_->External(compute_[unit],
-                                      TensorType(dtype_, {flat.shard_numel}));
-  if (layout_.shards() == 1) {
+  gathered.shard = builder_->External(
+      parameters_[unit],
+      TensorType(dtype_, {gathers_ ? flat.shard_numel : flat.padded_numel}));
+  if (!gathers_) {
     gathered.whole = gathered.shard;
     return gathered.whole;
   }
@@ -101,9 +104,8 @@ void ParameterGather::Exit(const Module& module, ValueId output) {
 
 void ParameterGather::MarkRematerialized() {
   Graph& graph = builder_->graph();
-  const bool reshard =
-      spec_.reshard_after_forward() && spec_.strategy() != SHARD_GRAD_OP;
-  if (reshard && layout_.shards() > 1) {
+  if (gathers_ && spec_.reshard_after_forward() &&
+      MayReshard(spec_.strategy())) {
     const auto last =
         std::max_element(gathered_.begin(), gathered_.end(),
                          [](const Gathered& a, const Gathered& b) {

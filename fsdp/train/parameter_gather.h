@@ -21,12 +21,13 @@ inline constexpr char kWorldGroup[] = "world";
 
 class ParameterGather final : public ParameterSource {
  public:
-  // `compute`: buffer of each unit's compute shard; `units`: graph unit of
+  // `parameters`: by unit, the buffer of its compute shard, or of the whole
+  // flat parameter if `whole`: nothing is gathered then. `units`: graph unit of
   // each. All outlive this object, which serves one forward pass of the
   // builder's current phase.
   ParameterGather(GraphBuilder* builder, const ShardLayout& layout,
                   const ShardSpec& spec, DType dtype,
-                  const std::vector<BufferId>& compute,
+                  const std::vector<BufferId>& parameters, bool whole,
                   const std::vector<UnitId>& units);
 
   ValueId Get(const Parameter& parameter) override;
@@ -35,8 +36,8 @@ class ParameterGather final : public ParameterSource {
   void Enter(const Module& module) override;
   void Exit(const Module& module, ValueId output) override;
 
-  // What was gathered: the shard and the whole flat parameter of unit i; kNone
-  // when it was not used.
+  // What was gathered: the shard and the whole flat parameter of unit i, the
+  // same value where nothing is gathered; kNone when it was not used.
   struct Gathered {
     ValueId shard = kNone;
     ValueId whole = kNone;
@@ -67,7 +68,8 @@ class ParameterGather final : public ParameterSource {
   const ShardLayout& layout_;
   const ShardSpec& spec_;
   DType dtype_;
-  const std::vector<BufferId>& compute_;
+  const std::vector<BufferId>& parameters_;
+  const bool gathers_;
   const std::vector<UnitId>& unit_ids_;
   std::vector<Gathered> gathered_;
   std::vector<OpenUnit> open_;

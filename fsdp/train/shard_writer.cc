@@ -51,8 +51,10 @@ absl::Status ShardWriter::Write(const HeldRange& range, int64_t begin,
                               values.size() * SizeOf(DType::kF32)));
   }
   const UnitBuffers& buffers = plan_.units[range.unit];
-  if (kind != ShardKind::kMaster || buffers.compute == buffers.master)
+  if (kind != ShardKind::kMaster || buffers.compute == kNone ||
+      buffers.compute == buffers.master) {
     return absl::OkStatus();
+  }
   SG_CHECK(SizeOf(plan_.compute) == 2)
       << "compute shards are BF16 or F16 when they are not the master";
   std::vector<uint16_t> rounded(values.size());
@@ -91,6 +93,11 @@ absl::Status ShardWriter::Fill(
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status GatherParameters(const TrainingPlan& plan, Executor& executor) {
+  const PhaseId gather = plan.plan.graph.FindPhase(kGatherPhase);
+  return gather == kNone ? absl::OkStatus() : executor.Run(gather);
 }
 
 absl::Status InitializeParameters(const TrainingPlan& plan, uint64_t seed,

@@ -37,8 +37,8 @@ class ShardWriter {
   std::vector<HeldRange> Held() const;
 
   // Writes values[i] to element begin + i of the range; kMaster also writes the
-  // compute copy, rounded. Buffers that the plan does not have are skipped (a
-  // plan without training has no master in BF16).
+  // compute copy, rounded (but see GatherParameters). Buffers that the plan
+  // does not have are skipped (a plan without training has no master in BF16).
   absl::Status Write(const HeldRange& range, int64_t begin,
                      absl::Span<const float> values, ShardKind kind);
   // Reads back `values.size()` elements from element `begin` of the range.
@@ -60,6 +60,11 @@ class ShardWriter {
   const int shard_;
   Executor& executor_;
 };
+
+// Makes parameters that are kept whole (ZERO1) what the shards hold; to be
+// called after shards have been written, unless the trainer's first step comes
+// next, which does so itself. Collective: all ranks alike.
+absl::Status GatherParameters(const TrainingPlan& plan, Executor& executor);
 
 // Initial weights: a pure function of (seed, parameter name, element), whatever
 // the world size and the split.

@@ -31,7 +31,8 @@ class StepBuilder {
       : request_(request),
         config_(*request.config),
         layout_(*request.layout),
-        world_(request.groups.shard * request.groups.replicate),
+        world_(request.groups.world()),
+        whole_(request.groups.whole_parameters && request.train),
         builder_(&step_.graph) {
     step_.compute = ComputeDType(config_.precision().compute());
   }
@@ -48,6 +49,7 @@ class StepBuilder {
     }
     if (request_.evaluate) SG_RETURN_IF_ERROR(Evaluate());
     if (request_.generate) SG_RETURN_IF_ERROR(Generate());
+    if (whole_) Gather();
     AddOutputs();
     return std::move(step_);
   }
@@ -76,11 +78,18 @@ class StepBuilder {
         buffers.master = Persistent(
             unit.name, "master", MemoryKind::kMasterParameter, DType::kF32, n);
       }
-      buffers.compute =
-          step_.compute == DType::kF32
-              ? buffers.master
-              : Persistent(unit.name, "compute", MemoryKind::kComputeParameter,
-                           step_.compute, n);
+      if (step_.compute == DType::kF32) {
+        buffers.compute = buffers.master;
+      } else if (!whole_) {
+        buffers.compute =
+            Persistent(unit.name, "compute", MemoryKind::kComputeParameter,
+                       step_.compute, n);
+      }
+      if (whole_) {
+        buffers.whole =
+            Persistent(unit.name, "whole", MemoryKind::kComputeParameter,
+                       step_.compute, unit.flat.padded_numel);
+      }
       if (request_.train) {
         if (moment)
           buffers.exp_avg =
@@ -94,7 +103,7 @@ class StepBuilder {
             Persistent(unit.name, "gradient", MemoryKind::kGradientShard,
                        DType::kF32, n, Lifetime::kStep);
       }
-      compute_.push_back(buffers.compute);
+      forward_.push_back(whole_ ? buffers.whole : buffers.compute);
       step_.units.push_back(buffers);
     }
   }
@@ -119,7 +128,7 @@ class StepBuilder {
 
   ParameterGather Source() {
     return ParameterGather(&builder_, layout_, config_.shard(), step_.compute,
-                           compute_, unit_ids_);
+                           forward_, whole_, unit_ids_);
   }
 
   // Adds a batch's (loss, tokens) to the step's.
@@ -176,10 +185,18 @@ class StepBuilder {
     return Rematerialize(step_.graph, builder_.phase());
   }
 
-  // A unit's gradient, reduced over its shard group, goes into its shard.
+  // A unit's gradient goes into its shard, summed over all ranks. It comes
+  // reduced over the shard group where its parameters were gathered.
   void ReduceGradient(int i, ValueId gradient) {
     Graph& graph = step_.graph;
-    const int64_t n = layout_.units()[i].flat.shard_numel;
+    const FlatParameter& flat = layout_.units()[i].flat;
+    const int64_t n = flat.shard_numel;
+    builder_.SetScope(flat.name);
+    builder_.SetUnit(unit_ids_[i]);
+    if (whole_) {
+      gradient = builder_.Emit1("reduce_scatter", {gradient},
+                                Over(kShardGroup, layout_.shards()));
+    }
     if (layout_.shards() > 1)
       graph.buffers[graph.values[gradient].buffer].kind =
           MemoryKind::kReduceStage;
@@ -234,7 +251,10 @@ class StepBuilder {
                   {StatePlace(offsetof(StepState, gradient_norm), kF64Scalar),
                    StatePlace(offsetof(StepState, gradient_scale), kF64Scalar),
                    StatePlace(offsetof(StepState, found_inf), kI32Scalar)});
-    for (int64_t i = 0; i < units; ++i) Optimize(i);
+    for (int64_t i = 0; i < units; ++i) {
+      Optimize(i);
+      if (whole_) GatherWhole(i);
+    }
     builder_.SetScope("");
     builder_.SetUnit(kNone);
     Attributes betas;
@@ -269,7 +289,8 @@ class StepBuilder {
     const UnitBuffers& buffers = step_.units[i];
     builder_.SetScope(flat.name);
     builder_.SetUnit(unit_ids_[i]);
-    const bool has_compute = buffers.compute != buffers.master;
+    const bool has_compute =
+        buffers.compute != kNone && buffers.compute != buffers.master;
     Attributes attributes = SegmentsOf(flat);
     attributes.SetInt("has_compute", has_compute);
     std::vector<ValueId> operands = {Shard(buffers.master, i),
@@ -300,6 +321,35 @@ class StepBuilder {
     }
     if (!adamw) attributes.SetInt("has_momentum", buffers.exp_avg != kNone);
     builder_.Emit(adamw ? "adamw" : "sgd", operands, attributes);
+  }
+
+  // The unit's whole parameters become what the masters are.
+  void GatherWhole(int i) {
+    const FlatParameter& flat = layout_.units()[i].flat;
+    builder_.SetScope(flat.name);
+    builder_.SetUnit(unit_ids_[i]);
+    ValueId shard = Shard(step_.units[i].master, i);
+    if (step_.compute != DType::kF32) {
+      Buffer rounded;
+      rounded.name = absl::StrCat(flat.name, "/rounded");
+      rounded.bytes = flat.shard_numel * SizeOf(step_.compute);
+      rounded.kind = MemoryKind::kComputeParameter;
+      shard = builder_.Emit1(
+          "cast", {shard},
+          Attributes().SetString("dtype", DTypeName(step_.compute)),
+          Placement{builder_.AddBuffer(std::move(rounded)), 0,
+                    TensorType(step_.compute, {flat.shard_numel})});
+    }
+    builder_.Emit1("all_gather", {shard}, Over(kShardGroup, layout_.shards()),
+                   Placement{step_.units[i].whole, 0,
+                             TensorType(step_.compute, {flat.padded_numel})});
+  }
+
+  void Gather() {
+    builder_.SetPhase(kGatherPhase);
+    builder_.SetDirection(Direction::kUpdate);
+    for (size_t i = 0; i < layout_.units().size(); ++i)
+      GatherWhole(static_cast<int>(i));
   }
 
   absl::Status Evaluate() {
@@ -349,10 +399,11 @@ class StepBuilder {
   const TrainConfig& config_;
   const ShardLayout& layout_;
   const int world_;
+  const bool whole_;  // parameters are kept whole
   StepGraph step_;
   GraphBuilder builder_;
   std::vector<UnitId> unit_ids_;
-  std::vector<BufferId> compute_;
+  std::vector<BufferId> forward_;  // what forward starts from, by unit
 };
 
 }  // namespace
@@ -365,31 +416,6 @@ DType ComputeDType(Dtype dtype) {
       return DType::kF16;
     default:
       return DType::kBF16;
-  }
-}
-
-absl::StatusOr<ShardGroups> GroupsOf(const ShardSpec& spec, int world_size) {
-  if (world_size < 1)
-    return absl::InvalidArgumentError(
-        absl::StrCat("a world of ", world_size, " ranks; use 1 or more"));
-  switch (spec.strategy()) {
-    case FULL_SHARD:
-    case SHARD_GRAD_OP:
-      return ShardGroups{world_size, 1};
-    case HYBRID: {
-      const int size = spec.shard_group_size();
-      if (size < 1 || world_size % size != 0) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "shard.shard_group_size is ", size,
-            "; with shard.strategy HYBRID it must divide the world of ",
-            world_size, " ranks"));
-      }
-      return ShardGroups{size, world_size / size};
-    }
-    default:
-      return absl::UnimplementedError(
-          absl::StrCat("shard.strategy ", ShardStrategy_Name(spec.strategy()),
-                       " cannot be planned yet; use FULL_SHARD"));
   }
 }
 

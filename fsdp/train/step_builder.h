@@ -10,11 +10,14 @@
 // Phases:
 // - micro: forward, backward, reduction into the gradient shards; once per
 //   micro-batch.
-// - update: norm, clip, optimizer; once per step.
+// - update: norm, clip, optimizer, and the gathering of parameters that are
+//   kept whole; once per step.
 // - eval: forward, loss; once per held-out batch (StepState::micro counts
 //   them).
 // - eval_reduce: the sums of loss and tokens over ranks; once after eval.
 // - prefill, decode: forward with KV caches.
+// - gather: parameters that are kept whole become what the shards hold; after
+//   the shards have been written from outside.
 #ifndef FSDP_TRAIN_STEP_BUILDER_H_
 #define FSDP_TRAIN_STEP_BUILDER_H_
 
@@ -25,21 +28,15 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/shard/flat_parameter.h"
+#include "fsdp/shard/strategy.h"
 #include "graph/graph.h"
 #include "graph/model/module.h"
 #include "proto/train.pb.h"
 
 namespace shardgraph {
 
-// How ranks are split: `shard` ranks share one set of shards, `replicate` sets
-// hold the same.
-struct ShardGroups {
-  int shard = 1;
-  int replicate = 1;
-};
-
-// The groups of a strategy in a world. Errors name field and value.
-absl::StatusOr<ShardGroups> GroupsOf(const ShardSpec& spec, int world_size);
+// Name of the phase that gathers; there only where parameters are kept whole.
+inline constexpr char kGatherPhase[] = "gather";
 
 struct GenerateShape {
   int64_t batch = 1;
@@ -51,7 +48,7 @@ struct StepRequest {
   const Model* model = nullptr;
   const ShardLayout* layout = nullptr;
   ShardGroups groups;
-  // Resolved: every optional field is set (fsdp/train/config.h).
+  // Resolved: every optional field is set (fsdp/config/train_config.h).
   const TrainConfig* config = nullptr;
   bool train = true;     // micro and update
   bool evaluate = true;  // eval and eval_reduce
@@ -62,8 +59,11 @@ struct StepRequest {
 // The persistent buffers of one flat parameter. kNone: not there.
 struct UnitBuffers {
   BufferId master = kNone;  // F32[shard_numel]
-  BufferId compute =
-      kNone;  // compute dtype [shard_numel]; the master itself in FP32
+  // Compute dtype [shard_numel]; the master itself in FP32; none in training
+  // with whole parameters.
+  BufferId compute = kNone;
+  BufferId whole =
+      kNone;  // compute dtype [padded_numel], with whole parameters
   BufferId exp_avg =
       kNone;  // F32; AdamW's moments, SGD's momentum buffer in exp_avg
   BufferId exp_avg_sq = kNone;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/train/learning_rate.h"
+#include "fsdp/train/shard_writer.h"
 #include "graph/model_flops.h"
 #include "graph/step_plan.h"
 #include "kernels/check.h"
@@ -59,6 +60,13 @@ absl::Status Trainer::WriteState(int64_t offset, const T& value) {
                                         sizeof(value));
 }
 
+absl::Status Trainer::Begin() {
+  if (begun_) return absl::OkStatus();
+  SG_RETURN_IF_ERROR(GatherParameters(*options_.plan, *options_.executor));
+  begun_ = true;
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::WriteBatch(const Batch& batch) {
   Executor& executor = *options_.executor;
   SG_RETURN_IF_ERROR(executor.Write(tokens_, batch.tokens.data(),
@@ -71,6 +79,7 @@ absl::Status Trainer::WriteBatch(const Batch& batch) {
 }
 
 absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
+  SG_RETURN_IF_ERROR(Begin());
   const Clock::time_point begin = Clock::now();
   const TrainConfig& config = *options_.config;
   Executor& executor = *options_.executor;
@@ -128,6 +137,7 @@ absl::StatusOr<EvaluationMetrics> Trainer::Evaluate(int64_t step,
                                                     int64_t sequences) {
   SG_CHECK(options_.validation != nullptr && eval_ != kNone)
       << "there is nothing to evaluate";
+  SG_RETURN_IF_ERROR(Begin());
   const int64_t run = shape_.world_size * shape_.micro_batch_size;
   SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, position), int64_t{0}));
   for (int64_t micro = 0; micro * run < sequences; ++micro) {

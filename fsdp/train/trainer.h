@@ -65,6 +65,8 @@ class Trainer {
   absl::StatusOr<StepMetrics> Step(int64_t step);
 
  private:
+  // Before the first phase that reads parameters.
+  absl::Status Begin();
   absl::Status WriteBatch(const Batch& batch);
   template <typename T>
   absl::Status WriteState(int64_t offset, const T& value);
@@ -74,6 +76,7 @@ class Trainer {
   int64_t micro_batches_;
   PhaseId micro_, update_, eval_, eval_reduce_;
   ValueId tokens_, targets_, sequence_ids_, loss_pair_, gradient_norm_;
+  bool begun_ = false;
   double model_flops_ = 0;  // of one step, all ranks
   Batch batch_, next_;
 };

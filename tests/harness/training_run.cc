@@ -2,11 +2,13 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "fsdp/config/train_config.h"
 #include "fsdp/train/shard_writer.h"
 #include "fsdp/train/trainer.h"
@@ -22,18 +24,32 @@
 namespace shardgraph {
 namespace {
 
-// Copies every rank's shards into whole parameters.
+// Copies every rank's shards into whole parameters; replicas must be equal.
 class Whole {
  public:
   explicit Whole(const Model& model) {
-    for (const Parameter* parameter : model.parameters())
+    for (const Parameter* parameter : model.parameters()) {
       values_[parameter->name].resize(parameter->numel());
+      known_[parameter->name].resize(parameter->numel());
+    }
   }
 
-  void Add(const HeldRange& range, const std::vector<float>& values) {
+  // Internal where another rank has added other bits.
+  absl::Status Add(const HeldRange& range, const std::vector<float>& values) {
+    const std::string& name = range.parameter->name;
     const std::lock_guard<std::mutex> lock(mutex_);
-    std::copy(values.begin(), values.end(),
-              values_.at(range.parameter->name).begin() + range.begin);
+    const auto at = values_.at(name).begin() + range.begin;
+    const auto known = known_.at(name).begin() + range.begin;
+    for (int64_t i = 0; i < range.elements; ++i) {
+      if (known[i] && std::memcmp(&at[i], &values[i], sizeof(float)) != 0) {
+        return absl::InternalError(
+            absl::StrCat("replicas differ in element ", range.begin + i, " of ",
+                         name, ": ", at[i], " and ", values[i]));
+      }
+      at[i] = values[i];
+      known[i] = true;
+    }
+    return absl::OkStatus();
   }
   std::map<std::string, std::vector<float>> Take() {
     return std::move(values_);
@@ -42,6 +58,7 @@ class Whole {
  private:
   std::mutex mutex_;
   std::map<std::string, std::vector<float>> values_;
+  std::map<std::string, std::vector<bool>> known_;
 };
 
 class Rank {
@@ -128,7 +145,7 @@ class Rank {
       std::vector<float> values(range.elements);
       SG_RETURN_IF_ERROR(
           writer.Read(range, 0, absl::MakeSpan(values), ShardKind::kMaster));
-      whole->Add(range, values);
+      SG_RETURN_IF_ERROR(whole->Add(range, values));
     }
     return absl::OkStatus();
   }
@@ -151,7 +168,7 @@ class Rank {
           values.data(), values.size() * sizeof(float)));
       for (float& value : values)
         value = static_cast<float>(value * (nominal / tokens));
-      whole->Add(range, values);
+      SG_RETURN_IF_ERROR(whole->Add(range, values));
     }
     return absl::OkStatus();
   }

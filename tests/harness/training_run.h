@@ -54,7 +54,8 @@ struct TrainingRunResult {
                                       // of RunTrainingRank its own
 };
 
-// Runs config.run.steps steps. `config` need not be resolved.
+// Runs config.run.steps steps. `config` need not be resolved. Internal when
+// ranks that hold the same shards end with different bits.
 absl::StatusOr<TrainingRunResult> RunTraining(
     TrainConfig config, const TrainingRunOptions& options);
 

@@ -2,6 +2,7 @@
 // at the same world size bit for bit.
 #include <barrier>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/manifest.h"
 #include "fsdp/config/text_config.h"
+#include "fsdp/train/shard_writer.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
@@ -97,6 +99,7 @@ TrainingRunResult Resume(const TrainConfig& config, int world_size,
                        RankOf(config, plan, executor, rank, world_size));
     SG_CHECK_OK(manifest);
     SG_CHECK_EQ(manifest->step(), kSavedAfter);
+    SG_CHECK_OK(GatherParameters(plan, executor));
     SG_CHECK_OK(executor.ReadBuffer(plan.state, 0, &state, sizeof(state)));
     SG_CHECK_EQ(state.optimizer_step, kSavedAfter);
   };
@@ -150,6 +153,52 @@ TEST_F(ResumeTest, AtAnyOtherWorldSize) {
       EXPECT_LE(RelativeDifference(resumed.weights.at(name), weights), 1e-4)
           << name;
     }
+  }
+}
+
+TEST_F(ResumeTest, WithEveryStrategy) {
+  struct Case {
+    int world;
+    std::vector<std::string> overrides;
+    int writers;  // ranks that save
+  };
+  const std::vector<Case> cases = {
+      {3, {"shard.strategy=SHARD_GRAD_OP"}, 3},
+      {3, {"shard.strategy=ZERO1"}, 3},
+      {3, {"shard.strategy=NO_SHARD"}, 1},
+      {4, {"shard.strategy=HYBRID", "shard.shard_group_size=2"}, 2},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.overrides[0]);
+    const TrainConfig config = Config(c.overrides);  // BF16
+    const TrainingRunResult whole = RunAndSave(config, c.world, folder_);
+    std::set<std::string> ranks;
+    for (const auto& entry : std::filesystem::directory_iterator(
+             absl::StrCat(folder_, "/", CheckpointName(kSavedAfter)))) {
+      const std::string name = entry.path().filename().string();
+      if (name.rfind("shard-", 0) == 0) ranks.insert(name.substr(6, 5));
+    }
+    EXPECT_EQ(ranks.size(), static_cast<size_t>(c.writers));
+    const TrainingRunResult resumed = Resume(config, c.world, folder_);
+    for (int64_t step = kSavedAfter; step < kSteps; ++step)
+      EXPECT_EQ(resumed.losses[step], whole.losses[step]) << step;
+    EXPECT_EQ(resumed.weights, whole.weights);
+  }
+}
+
+TEST_F(ResumeTest, WithAnotherStrategy) {
+  const TrainConfig config =
+      Config({"precision.compute=FP32", "shard.strategy=HYBRID",
+              "shard.shard_group_size=2"});
+  const TrainingRunResult whole = RunAndSave(config, 4, folder_);
+  for (const char* strategy : {"FULL_SHARD", "ZERO1", "NO_SHARD"}) {
+    SCOPED_TRACE(strategy);
+    const TrainingRunResult resumed =
+        Resume(Config({"precision.compute=FP32",
+                       absl::StrCat("shard.strategy=", strategy)}),
+               3, folder_);
+    for (int64_t step = kSavedAfter; step < kSteps; ++step)
+      EXPECT_NEAR(resumed.losses[step], whole.losses[step], 1e-5) << step;
   }
 }
 

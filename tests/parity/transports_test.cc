@@ -19,7 +19,8 @@ namespace shardgraph {
 namespace {
 
 // Odd sizes, dropout, clipping, several micro-batches with masked targets.
-TrainConfig Config(const std::string& model, int world_size) {
+TrainConfig Config(const std::string& model, int world_size,
+                   const std::vector<std::string>& overrides) {
   const std::string text = absl::StrCat("model { ", model, R"( }
     optimizer { learning_rate: 1e-2 max_gradient_norm: 0.5 }
     schedule { kind: CONSTANT }
@@ -29,6 +30,8 @@ TrainConfig Config(const std::string& model, int world_size) {
     run { steps: 5 seed: 7 })");
   TrainConfig config;
   SG_CHECK_OK(ParseTextConfig(text, "test", &config));
+  for (const std::string& assignment : overrides)
+    SG_CHECK_OK(ApplyOverride(assignment, &config));
   return config;
 }
 
@@ -65,17 +68,19 @@ std::string BitsOf(const TrainingRunResult& result) {
 }
 
 std::vector<RankBits> Train(TestTransport transport, int world_size,
-                            const std::string& model) {
-  const std::vector<RankResult> ranks = RunRanks(
-      transport, world_size, absl::Seconds(120),
-      [&](TestRank& rank) -> absl::StatusOr<std::string> {
-        SG_ASSIGN_OR_RETURN(
-            const TrainingRunResult result,
-            RunTrainingRank(Config(model, world_size), {}, rank.factory()));
-        if (result.losses.back() >= result.losses.front())
-          return absl::InternalError("it learns nothing");
-        return BitsOf(result);
-      });
+                            const std::string& model,
+                            const std::vector<std::string>& overrides) {
+  const std::vector<RankResult> ranks =
+      RunRanks(transport, world_size, absl::Seconds(120),
+               [&](TestRank& rank) -> absl::StatusOr<std::string> {
+                 SG_ASSIGN_OR_RETURN(
+                     const TrainingRunResult result,
+                     RunTrainingRank(Config(model, world_size, overrides), {},
+                                     rank.factory()));
+                 if (result.losses.back() >= result.losses.front())
+                   return absl::InternalError("it learns nothing");
+                 return BitsOf(result);
+               });
   std::vector<RankBits> bits;
   for (const RankResult& rank : ranks) {
     EXPECT_TRUE(rank.status.ok()) << rank.status;
@@ -90,23 +95,24 @@ std::vector<RankBits> Train(TestTransport transport, int world_size,
   return bits;
 }
 
-class Transports
-    : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
-
-TEST_P(Transports, GiveTheSameBits) {
-  const auto [model, world_size] = GetParam();
+// Ranks in groups of `shards` end with the same bits on every transport.
+void ExpectTheSameBits(const std::string& model, int world_size, int shards,
+                       const std::vector<std::string>& overrides) {
   const std::vector<RankBits> loopback =
-      Train(TestTransport::kLoopback, world_size, model);
+      Train(TestTransport::kLoopback, world_size, model, overrides);
   ASSERT_EQ(loopback.size(), static_cast<size_t>(world_size));
   for (int rank = 1; rank < world_size; ++rank) {
     EXPECT_EQ(loopback[rank].losses, loopback[0].losses);
     EXPECT_EQ(loopback[rank].norms, loopback[0].norms);
-    EXPECT_NE(loopback[rank].weights, loopback[0].weights);  // other shards
+    // Other shards, or replicas.
+    EXPECT_EQ(loopback[rank].weights == loopback[0].weights,
+              rank % shards == 0);
   }
   for (const auto& [name, transport] :
        {std::pair{"shared memory", TestTransport::kSharedMemory},
         std::pair{"Gloo", TestTransport::kGloo}}) {
-    const std::vector<RankBits> ranks = Train(transport, world_size, model);
+    const std::vector<RankBits> ranks =
+        Train(transport, world_size, model, overrides);
     ASSERT_EQ(ranks.size(), loopback.size()) << name;
     for (int rank = 0; rank < world_size; ++rank) {
       SCOPED_TRACE(absl::StrCat(name, ", rank ", rank));
@@ -117,6 +123,21 @@ TEST_P(Transports, GiveTheSameBits) {
       EXPECT_TRUE(ranks[rank].gradients == loopback[rank].gradients);
     }
   }
+}
+
+class Transports
+    : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
+
+TEST_P(Transports, GiveTheSameBits) {
+  const auto [model, world_size] = GetParam();
+  ExpectTheSameBits(model, world_size, world_size, {});
+}
+
+TEST(TransportsOfStrategies, GiveTheSameBits) {
+  ExpectTheSameBits(kGpt2, 4, 2,
+                    {"shard.strategy=HYBRID", "shard.shard_group_size=2"});
+  ExpectTheSameBits(kGpt2, 2, 1, {"shard.strategy=NO_SHARD"});
+  ExpectTheSameBits(kLlama, 2, 2, {"shard.strategy=ZERO1"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Transports,

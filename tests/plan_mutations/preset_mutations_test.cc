@@ -1,5 +1,5 @@
-// Breaks the plans of presets over two ranks in every way that Verify must
-// notice.
+// Breaks the plans of presets, with every strategy, in every way that Verify
+// must notice.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -24,22 +24,26 @@ namespace {
 constexpr char kConfigs[] = "proto/configs";
 constexpr char kTargets[] = "proto/targets";
 
-// Preset and target.
+// Preset, target and strategy; two ranks, of HYBRID two groups of two.
 class PresetMutations
-    : public ::testing::TestWithParam<std::tuple<std::string, const char*>> {
+    : public ::testing::TestWithParam<
+          std::tuple<std::string, const char*, ShardStrategy>> {
  protected:
   PresetMutations() {
-    const auto& [preset, target_name] = GetParam();
+    const auto& [preset, target_name, strategy] = GetParam();
     auto config = LoadTrainConfig(preset, kConfigs, {});
     SG_CHECK_OK(config);
     auto model = MakeModel(config->model());
     SG_CHECK_OK(model);
-    ResolveTrainConfig((*model)->max_positions(), 2, &*config);
+    config->mutable_shard()->set_strategy(strategy);
+    if (strategy == HYBRID) config->mutable_shard()->set_shard_group_size(2);
+    const int world = strategy == HYBRID ? 4 : 2;
+    ResolveTrainConfig((*model)->max_positions(), world, &*config);
     auto target = LoadTarget(target_name, kTargets);
     SG_CHECK_OK(target);
     PlanRequest request;
     request.config = &*config;
-    request.world_size = 2;
+    request.world_size = world;
     request.target = *target;
     request.workspace = KernelWorkspace(CpuKernels());
     auto training = MakeTrainingPlan(request);
@@ -137,6 +141,7 @@ TEST_P(PresetMutations, GathersAfterTheirReaders) {
         });
       };
       while (to < original.order.size() && !reads(original.order[to])) ++to;
+      if (graph().buffers[gathered].lifetime == Lifetime::kRun) continue;
       ASSERT_LT(to, original.order.size());
       PhaseSchedule& schedule = plan_.schedules[p];
       std::rotate(schedule.order.begin() + from,
@@ -152,21 +157,40 @@ TEST_P(PresetMutations, GathersAfterTheirReaders) {
 }
 
 TEST_P(PresetMutations, WrongGroups) {
-  plan_.graph.groups.push_back({"other", 2, 2});
+  plan_.graph.groups.push_back({"other", 2, 5});
+  int tried = 0;
   for (Node& node : plan_.graph.nodes) {
     if (!IsCollective(node)) continue;
     const Attributes original = node.attributes;
-    for (const char* group : {"replicate", "nobody"}) {
-      node.attributes.SetString(kGroupAttribute, group);
-      EXPECT_FALSE(Accepted()) << group;
-    }
-    // As many ranks, but others than the rest of the unit.
-    if (node.op->name == "all_gather" || node.op->name == "reduce_scatter") {
-      node.attributes.SetString(kGroupAttribute, "other");
-      EXPECT_FALSE(Accepted());
+    const Group& own = *graph().FindGroup(original.String(kGroupAttribute));
+    for (const char* name : {"shard", "replicate", "other", "nobody"}) {
+      const Group* const group = graph().FindGroup(name);
+      if (group != nullptr && group->size == own.size &&
+          group->stride == own.stride) {
+        continue;  // the same ranks
+      }
+      node.attributes.SetString(kGroupAttribute, name);
+      EXPECT_FALSE(Accepted()) << name << " for " << own.name;
+      ++tried;
     }
     node.attributes = original;
   }
+  EXPECT_GT(tried, 0);
+}
+
+// Sums over one rank alone: all else is as it should be.
+TEST_P(PresetMutations, MissingSums) {
+  plan_.graph.groups.push_back({"self", 1, 1});
+  int tried = 0;
+  for (Node& node : plan_.graph.nodes) {
+    if (node.op->name != "all_reduce") continue;
+    const Attributes original = node.attributes;
+    node.attributes.SetString(kGroupAttribute, "self").SetInt("size", 1);
+    EXPECT_FALSE(Accepted());
+    node.attributes = original;
+    ++tried;
+  }
+  EXPECT_GT(tried, 0);
 }
 
 TEST_P(PresetMutations, ContributionsThatReplaceEarlierOnes) {
@@ -240,9 +264,12 @@ TEST_P(PresetMutations, ShardsThatAreReplaced) {
 INSTANTIATE_TEST_SUITE_P(
     Presets, PresetMutations,
     ::testing::Combine(::testing::ValuesIn(PresetNames(kConfigs)),
-                       ::testing::Values("cpu_avx2", "h100")),
+                       ::testing::Values("cpu_avx2", "h100"),
+                       ::testing::Values(FULL_SHARD, SHARD_GRAD_OP, ZERO1,
+                                         NO_SHARD, HYBRID)),
     [](const auto& info) {
-      return std::get<0>(info.param) + "_" + std::get<1>(info.param);
+      return std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" +
+             ShardStrategy_Name(std::get<2>(info.param));
     });
 
 }  // namespace

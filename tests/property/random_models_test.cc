@@ -1,6 +1,6 @@
-// Random models under random policies: every plan is accepted by the verifier,
-// none without one of its edges, and runs on any number of ranks give the
-// numbers of one.
+// Random models under random policies and strategies: every plan is accepted by
+// the verifier, none without one of its edges, and runs on any number of ranks
+// give the numbers of one.
 //
 // How many are tried is said by RANDOM_PLANS, RANDOM_BROKEN_PLANS and
 // RANDOM_RUNS in the environment; RANDOM_SEED tries one seed alone, in every
@@ -219,8 +219,6 @@ absl::StatusOr<TrainingRunResult> Run(const RandomTraining& training) {
 // gradient jumps.
 void ExpectAgreesWithOneRank(RandomTraining training) {
   const bool fp32 = training.config.precision().compute() == FP32;
-  training.config.mutable_shard()->clear_strategy();
-  training.config.mutable_shard()->clear_shard_group_size();
   OptimizerSpec* optimizer = training.config.mutable_optimizer();
   optimizer->set_kind(OptimizerSpec::SGD);
   optimizer->set_learning_rate(0.05);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "fsdp/shard/strategy.h"
 #include "graph/model/module.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
@@ -59,7 +60,16 @@ void DrawWrapPolicy(Draw& draw, const Model& model, ShardSpec* shard) {
 
 void DrawShard(Draw& draw, const Model& model, int world, ShardSpec* shard) {
   DrawWrapPolicy(draw, model, shard);
-  if (draw.Chance(50)) shard->set_reshard_after_forward(draw.Chance(50));
+  shard->set_strategy(draw.Pick({FULL_SHARD, FULL_SHARD, SHARD_GRAD_OP, ZERO1,
+                                 NO_SHARD, HYBRID, HYBRID}));
+  if (shard->strategy() == HYBRID) {
+    shard->set_shard_group_size(world == 4 ? draw.Pick({1, 2, 4})
+                                           : draw.Pick({1, world}));
+  }
+  if (draw.Chance(50)) {
+    shard->set_reshard_after_forward(MayReshard(shard->strategy()) &&
+                                     draw.Chance(50));
+  }
   if (draw.Chance(80)) shard->set_prefetch(draw.Int(0, 4));
   if (draw.Chance(30)) {
     const int prefetch = shard->has_prefetch() ? shard->prefetch() : 1;
@@ -76,18 +86,6 @@ void DrawShard(Draw& draw, const Model& model, int world, ShardSpec* shard) {
             "attention", "matmul", "rotary", "dropout", "add"}) {
         if (draw.Chance(40)) shard->add_recompute_ops(op);
       }
-      break;
-    default:
-      break;
-  }
-  switch (draw.Int(0, 9)) {
-    case 0:
-      shard->set_strategy(SHARD_GRAD_OP);
-      break;
-    case 1:
-      shard->set_strategy(HYBRID);
-      shard->set_shard_group_size(world == 4 ? draw.Pick({1, 2, 4})
-                                             : draw.Pick({1, world}));
       break;
     default:
       break;

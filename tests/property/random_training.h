@@ -1,5 +1,5 @@
-// Trainings drawn at random: model, wrap policy, precision, batch, world and
-// lanes, each a function of a seed alone.
+// Trainings drawn at random: model, wrap policy, strategy, precision, batch,
+// world and lanes, each a function of a seed alone.
 #ifndef TESTS_PROPERTY_RANDOM_TRAINING_H_
 #define TESTS_PROPERTY_RANDOM_TRAINING_H_
 

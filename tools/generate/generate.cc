@@ -44,7 +44,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FindTokenizer(
 class Generator {
  public:
   Generator(const TrainConfig& config, Runtime& runtime)
-      : config_(config), runtime_(runtime) {}
+      : config_(config), runtime_(runtime) {
+    // However it was trained: these ranks share the model.
+    config_.mutable_shard()->set_strategy(FULL_SHARD);
+    config_.mutable_shard()->clear_shard_group_size();
+  }
 
   absl::Status Load(const std::string& checkpoint, int64_t tokens_needed) {
     SG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
@@ -149,7 +153,7 @@ class Generator {
     return absl::OkStatus();
   }
 
-  const TrainConfig& config_;
+  TrainConfig config_;
   Runtime& runtime_;
   int64_t cache_length_ = 0, prefill_length_ = 0;
   std::unique_ptr<TrainingPlan> plan_;

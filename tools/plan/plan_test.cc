@@ -63,8 +63,9 @@ TEST(PlanFlags, WrongOnesAreNamed) {
           {{"--config=quickstart", "prefetch"}, {"field.path=value"}},
           {{"--config=quickstart", "model.llama.num_attention_heads=7"},
            {"num_attention_heads", "7"}},
-          {{"--config=quickstart", "shard.strategy=ZERO1"},
-           {"shard.strategy", "ZERO1", "FULL_SHARD"}},
+          {{"--config=quickstart", "shard.strategy=HYBRID",
+            "shard.shard_group_size=3", "--world_size=4"},
+           {"shard.shard_group_size is 3", "the world of 4 ranks"}},
       };
   for (const auto& [args, words] : cases) {
     const std::string error = ErrorOf(args);
@@ -84,7 +85,7 @@ TEST(PlanProgram, ExitStatus) {
   EXPECT_EQ(ExitStatusOf("--help"), 0);
   EXPECT_EQ(ExitStatusOf("--config=quickstart --frmat=text"), 2);
   EXPECT_EQ(ExitStatusOf("--config=absent/config.textproto"), 2);
-  EXPECT_EQ(ExitStatusOf("--config=quickstart shard.strategy=ZERO1"), 2);
+  EXPECT_EQ(ExitStatusOf("--config=quickstart shard.strategy=HYBRID"), 2);
   EXPECT_EQ(ExitStatusOf("--config=quickstart > /dev/full"), 1);
 }
 
@@ -144,6 +145,65 @@ TEST(PlanJson, KeysAndFigures) {
   EXPECT_NEAR(json["flops"].get<double>() / (4 * 3 * forward), 1, 1e-12);
   EXPECT_GT(json["time"]["step_seconds"], 0);
   EXPECT_FALSE(json.contains("fit"));
+}
+
+// What README.md's table of strategies says, of four ranks, four micro-batches
+// and BF16.
+TEST(PlanJson, BytesOfEveryStrategyByFormula) {
+  struct Case {
+    const char* strategy;
+    int64_t shard, replicate;  // ranks of a group
+  };
+  for (const Case& c :
+       {Case{"FULL_SHARD", 4, 1}, Case{"SHARD_GRAD_OP", 4, 1},
+        Case{"ZERO1", 4, 1}, Case{"NO_SHARD", 1, 4}, Case{"HYBRID", 2, 2},
+        Case{"HYBRID", 1, 4}, Case{"HYBRID", 4, 1}}) {
+    const std::string strategy = c.strategy;
+    SCOPED_TRACE(absl::StrCat(strategy, " ", c.shard, " x ", c.replicate));
+    std::vector<std::string> args = {"--config=quickstart",
+                                     "--world_size=4",
+                                     "--target=h100",
+                                     "--format=json",
+                                     "data.batch_size=32",
+                                     "data.micro_batch_size=2",
+                                     "shard.strategy=" + strategy};
+    if (strategy == "HYBRID")
+      args.push_back(absl::StrCat("shard.shard_group_size=", c.shard));
+    const Json json = Json::parse(PlanOf(args));
+    int64_t shards = 0, once = 0;
+    for (const Json& unit : json["units"]) {
+      const int64_t numel = unit["shard_numel"];
+      EXPECT_EQ(unit["padded_numel"], c.shard * numel);
+      shards += numel;
+      if (unit["name"] == "lm_head" || unit["name"] == "model.embed_tokens")
+        once += numel;
+    }
+    const int64_t whole = c.shard * shards;  // elements, padded
+    // Sums over groups of S of so many bytes move twice (S - 1) / S of them.
+    const auto sum = [](int64_t bytes, int64_t size) {
+      return 2 * bytes * (size - 1) / size;
+    };
+    const int64_t gathers = strategy == "ZERO1" ? shards
+                            : strategy == "SHARD_GRAD_OP"
+                                ? 4 * shards
+                                : 4 * (2 * shards - once);
+    const Json& communication = json["communication"];
+    EXPECT_EQ(communication["all_gather_bytes"], gathers * (c.shard - 1) * 2);
+    EXPECT_EQ(communication["reduce_scatter_bytes"],
+              4 * shards * (c.shard - 1) * 4);
+    EXPECT_EQ(
+        communication["all_reduce_bytes"],
+        4 * sum(4 * shards, c.replicate) + sum(9 * 8, c.shard) + sum(16, 4));
+    EXPECT_EQ(communication["all_to_all_bytes"], 0);
+    const Json& kinds = json["memory"]["by_kind"];
+    EXPECT_EQ(kinds["master_parameter"], 4 * shards);
+    EXPECT_EQ(kinds["optimizer_state"], 8 * shards);
+    EXPECT_EQ(kinds["gradient_shard"], 4 * shards);
+    EXPECT_EQ(kinds["compute_parameter"],
+              2 * (strategy == "ZERO1" ? whole : shards));
+    EXPECT_EQ(kinds["gathered_parameter"] == 0,
+              c.shard == 1 || strategy == "ZERO1");
+  }
 }
 
 TEST(PlanJson, RecomputationIsNoModelWork) {

@@ -1,0 +1,186 @@
+// Every strategy on every mesh gives the numbers of one rank.
+//
+// STRATEGY_MATRIX=full in the environment tries each with and without
+// recomputation, in one micro-batch and in three, on both models; otherwise
+// each once, so that every strategy meets every value of the others.
+#include <cmath>
+#include <cstddef>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gtest/gtest.h"
+#include "kernels/random/random.h"
+#include "kernels/status_macros.h"
+#include "kernels/step_state.h"
+#include "tests/harness/training_run.h"
+#include "tests/parity/parity.h"
+
+namespace shardgraph {
+namespace {
+
+// A strategy in a world: overrides of the config.
+struct Mesh {
+  int world = 1;
+  std::vector<std::string> overrides;
+
+  std::string ToString() const {
+    return absl::StrCat("world ", world, ", ", absl::StrJoin(overrides, " "));
+  }
+};
+
+// HYBRID in groups of every size, one and the world among them.
+std::vector<Mesh> Meshes(int most_ranks) {
+  std::vector<Mesh> meshes;
+  for (int world = 1; world <= most_ranks; ++world) {
+    for (const char* strategy :
+         {"FULL_SHARD", "SHARD_GRAD_OP", "ZERO1", "NO_SHARD"}) {
+      meshes.push_back({world, {absl::StrCat("shard.strategy=", strategy)}});
+    }
+    for (int size = 1; size <= world; ++size) {
+      if (world % size != 0) continue;
+      meshes.push_back({world,
+                        {"shard.strategy=HYBRID",
+                         absl::StrCat("shard.shard_group_size=", size)}});
+    }
+  }
+  return meshes;
+}
+
+std::vector<std::string> With(std::vector<std::string> overrides,
+                              const std::string& more) {
+  overrides.push_back(more);
+  return overrides;
+}
+
+class StrategyParity : public ::testing::TestWithParam<const char*> {};
+
+// Replicas are compared bit by bit by RunTraining.
+TEST_P(StrategyParity, GivesTheNumbersOfOneRank) {
+  const char* const wanted = std::getenv("STRATEGY_MATRIX");
+  const bool full = wanted != nullptr && std::string(wanted) == "full";
+  TrainingRunOptions options;
+  const absl::StatusOr<TrainingRunResult> one =
+      RunTraining(ParityConfig(GetParam(), 12), options);
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_LT(one->losses.back(), one->losses.front());
+  // Strategies come in turns of an odd number, the choices in pairs.
+  int turn = std::string(GetParam()) == kParityGpt2 ? 0 : 1;
+  for (const Mesh& mesh : Meshes(4)) {
+    ++turn;
+    for (int choice = 0; choice < 4; ++choice) {
+      if (!full && choice != turn % 4) continue;
+      const bool recompute = choice % 2 == 1;
+      const int accumulation = choice / 2 == 1 ? 3 : 1;
+      SCOPED_TRACE(absl::StrCat(mesh.ToString(),
+                                recompute ? ", recomputed" : "",
+                                ", accumulation ", accumulation));
+      options.world_size = mesh.world;
+      const absl::StatusOr<TrainingRunResult> run = RunTraining(
+          ParityConfig(
+              GetParam(), 12 / mesh.world / accumulation,
+              With(mesh.overrides, recompute ? "shard.recompute=FULL"
+                                             : "shard.recompute=NONE")),
+          options);
+      ASSERT_TRUE(run.ok()) << run.status();
+      ExpectSame(*run, *one);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// Rounded parameters are gathered, or rounded and then gathered: the same bits.
+// Sums over two ranks are the same in any grouping.
+TEST_P(StrategyParity, TwoRanksGiveTheSameBitsInBf16) {
+  TrainingRunOptions options;
+  options.world_size = 2;
+  const auto run = [&](const std::vector<std::string>& overrides) {
+    return RunTraining(
+        ParityConfig(
+            GetParam(), 3,
+            With(With(overrides, "precision.compute=BF16"), "run.steps=5")),
+        options);
+  };
+  const absl::StatusOr<TrainingRunResult> first = run({});
+  ASSERT_TRUE(first.ok()) << first.status();
+  for (const Mesh& mesh : Meshes(2)) {
+    if (mesh.world != 2) continue;
+    SCOPED_TRACE(mesh.ToString());
+    const absl::StatusOr<TrainingRunResult> other = run(mesh.overrides);
+    ASSERT_TRUE(other.ok()) << other.status();
+    EXPECT_EQ(other->losses, first->losses);
+    EXPECT_EQ(other->weights, first->weights);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, StrategyParity,
+                         ::testing::Values(kParityGpt2, kParityLlama),
+                         [](const auto& info) {
+                           return info.index == 0 ? "Gpt2" : "Llama";
+                         });
+
+float InjectedGradient(const Parameter& parameter, int64_t element) {
+  return RandomNormal(MakeRandomKey(1, HashName(parameter.name)), element);
+}
+
+// Each element counts once: no padding (here not a number), no replicas.
+TEST(StrategyNorm, OfInjectedGradientsIsThatOfOneRank) {
+  for (const Mesh& mesh : Meshes(4)) {
+    SCOPED_TRACE(mesh.ToString());
+    std::mutex mutex;
+    std::vector<double> norms;
+    double expected = 0;
+    TrainingRunOptions options;
+    options.world_size = mesh.world;
+    options.after_step = [&](int rank, int64_t step, Executor& executor,
+                             const TrainingPlan& plan) {
+      double squares = 0;
+      for (size_t u = 0; u < plan.units.size(); ++u) {
+        const FlatParameter& flat = plan.layout.units()[u].flat;
+        std::vector<float> shard(flat.shard_numel,
+                                 std::numeric_limits<float>::quiet_NaN());
+        for (const MemberPiece& piece :
+             flat.PiecesOf(rank % plan.groups.shard)) {
+          for (int64_t i = 0; i < piece.elements; ++i) {
+            shard[piece.shard_begin + i] = InjectedGradient(
+                *flat.members[piece.member].parameter, piece.member_begin + i);
+          }
+        }
+        SG_CHECK_OK(executor.WriteBuffer(plan.units[u].gradient, 0,
+                                         shard.data(), 4 * shard.size()));
+        for (const FlatMember& member : flat.members) {
+          for (int64_t i = 0; i < member.parameter->numel(); ++i) {
+            squares += std::pow(
+                static_cast<double>(InjectedGradient(*member.parameter, i)), 2);
+          }
+        }
+      }
+      StepState state;
+      SG_CHECK_OK(executor.ReadBuffer(plan.state, 0, &state, sizeof(state)));
+      state.token_count = state.nominal_tokens / mesh.world;
+      SG_CHECK_OK(executor.WriteBuffer(plan.state, 0, &state, sizeof(state)));
+      SG_CHECK_OK(executor.Run(plan.plan.graph.FindPhase("update")));
+      SG_CHECK_OK(executor.ReadBuffer(plan.state, 0, &state, sizeof(state)));
+      const std::lock_guard<std::mutex> lock(mutex);
+      norms.push_back(state.gradient_norm);
+      expected = std::sqrt(squares);
+    };
+    const absl::StatusOr<TrainingRunResult> run = RunTraining(
+        ParityConfig(kParityGpt2, 1, With(mesh.overrides, "run.steps=1")),
+        options);
+    ASSERT_TRUE(run.ok()) << run.status();
+    ASSERT_EQ(norms.size(), static_cast<size_t>(mesh.world));
+    for (const double norm : norms) {
+      EXPECT_NEAR(norm / expected, 1, 1e-6);
+      EXPECT_EQ(norm, norms[0]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardgraph
