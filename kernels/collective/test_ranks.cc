@@ -129,6 +129,7 @@ absl::StatusOr<std::unique_ptr<CommunicatorFactory>> MakeFactory(
     TestTransport transport, Store& store, int rank, int size) {
   switch (transport) {
     case TestTransport::kLoopback:
+    case TestTransport::kNcclDouble:
       break;
     case TestTransport::kSharedMemory:
       return MakeSharedMemoryFactory(
@@ -252,6 +253,8 @@ absl::string_view TestTransportName(TestTransport transport) {
       return "Gloo";
     case TestTransport::kAutomatic:
       return "Automatic";
+    case TestTransport::kNcclDouble:
+      return "NcclDouble";
   }
   return "";
 }
@@ -263,6 +266,13 @@ std::vector<RankResult> RunRanks(TestTransport transport, int size,
   return transport == TestTransport::kLoopback
              ? RunThreads(size, timeout, body)
              : RunProcesses(transport, size, timeout, body);
+}
+
+std::vector<RankResult> RunRanks(const TestWorld& world, absl::Duration timeout,
+                                 const RankBody& body) {
+  return world.run != nullptr
+             ? world.run(world.size, timeout, body)
+             : RunRanks(world.transport, world.size, timeout, body);
 }
 
 std::vector<TestWorld> AllTestWorlds() {

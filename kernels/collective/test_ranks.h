@@ -17,7 +17,13 @@
 namespace shardgraph {
 
 // Threads of this process, or processes of their own.
-enum class TestTransport { kLoopback, kSharedMemory, kGloo, kAutomatic };
+enum class TestTransport {
+  kLoopback,
+  kSharedMemory,
+  kGloo,
+  kAutomatic,
+  kNcclDouble  // only where TestWorld::run knows it
+};
 
 // One rank of a test.
 class TestRank {
@@ -55,7 +61,12 @@ std::vector<RankResult> RunRanks(TestTransport transport, int size,
 struct TestWorld {
   TestTransport transport;
   int size;
+  // Instead of RunRanks, for transports that only their own test links.
+  std::vector<RankResult> (*run)(int size, absl::Duration timeout,
+                                 const RankBody& body) = nullptr;
 };
+std::vector<RankResult> RunRanks(const TestWorld& world, absl::Duration timeout,
+                                 const RankBody& body);
 std::vector<TestWorld> AllTestWorlds();
 std::string TestWorldName(const testing::TestParamInfo<TestWorld>& info);
 

@@ -62,6 +62,8 @@ class Memory {
   struct Cell {
     uint64_t write = 0;     // The last write.
     uint64_t read[2] = {};  // Reads since then, of which none is after another.
+
+    friend bool operator==(const Cell&, const Cell&) = default;
   };
   Cell* CellOf(const void* p) const {
     return cells_ + (static_cast<const char*>(p) - base_) / 2;

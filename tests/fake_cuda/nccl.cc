@@ -8,7 +8,10 @@
 #include <cuda_fp16.h>
 #include <nccl.h>
 
+#include <algorithm>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -24,7 +27,13 @@ namespace shardgraph::fake_cuda {
 namespace {
 
 struct Call {
-  enum Kind { kAllGather, kReduceScatter, kAllReduce, kBroadcast } kind;
+  enum Kind {
+    kAllGather,
+    kReduceScatter,
+    kAllReduce,
+    kBroadcast,
+    kAllToAll
+  } kind;
   const void* send;
   void* receive;
   size_t count;  // As the caller gave it.
@@ -52,7 +61,7 @@ size_t SizeOf(ncclDataType_t type) {
 
 std::string Words(const Call& call) {
   const char* const names[] = {"all-gather", "reduce-scatter", "all-reduce",
-                               "broadcast"};
+                               "broadcast", "all-to-all"};
   return std::string(names[call.kind]) + " of " + std::to_string(call.count) +
          " elements of type " + std::to_string(call.type) +
          (call.kind == Call::kBroadcast ? " from " + std::to_string(call.root)
@@ -72,53 +81,61 @@ struct Group {
   std::map<size_t, Round> rounds;  // Those still going on.
 };
 
-double Load(const void* p, size_t i, ncclDataType_t type) {
-  switch (type) {
-    case ncclFloat32:
-      return static_cast<const float*>(p)[i];
-    case ncclBfloat16:
-      return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
-    case ncclFloat16:
-      return __half2float(static_cast<const __half*>(p)[i]);
-    case ncclInt32:
-      return static_cast<const int32_t*>(p)[i];
-    default:
-      return static_cast<const double*>(p)[i];
-  }
-}
-void Store(void* p, size_t i, ncclDataType_t type, double v) {
-  const auto f = static_cast<float>(v);
-  switch (type) {
-    case ncclFloat32:
-      static_cast<float*>(p)[i] = f;
-      break;
-    case ncclBfloat16:
-      static_cast<__nv_bfloat16*>(p)[i] = __float2bfloat16_rn(f);
-      break;
-    case ncclFloat16:
-      static_cast<__half*>(p)[i] = __float2half_rn(f);
-      break;
-    case ncclInt32:
-      static_cast<int32_t*>(p)[i] = static_cast<int32_t>(v);
-      break;
-    default:
-      static_cast<double*>(p)[i] = v;
-      break;
+// Elements [first, first + count) of all ranks' inputs of type T, combined in
+// the order of ranks, in the arithmetic of A.
+template <typename T, typename A>
+void Combine(const std::vector<std::vector<char>>& inputs, size_t first,
+             ncclRedOp_t op, void* out, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const auto load = [&](size_t r) {
+      return static_cast<A>(
+          reinterpret_cast<const T*>(inputs[r].data())[first + i]);
+    };
+    A total = load(0);
+    for (size_t r = 1; r < inputs.size(); ++r) {
+      const A v = load(r);
+      total = op == ncclMax    ? std::max(total, v)
+              : op == ncclMin  ? std::min(total, v)
+              : op == ncclProd ? total * v
+                               : total + v;
+    }
+    if (op == ncclAvg) total = total / static_cast<A>(inputs.size());
+    static_cast<T*>(out)[i] = static_cast<T>(total);
   }
 }
 
-// Element i of all ranks' inputs, combined in the order of ranks.
-double Combine(const std::vector<std::vector<char>>& inputs, size_t i,
-               const Call& call) {
-  float total = static_cast<float>(Load(inputs[0].data(), i, call.type));
-  for (size_t r = 1; r < inputs.size(); ++r) {
-    const auto v = static_cast<float>(Load(inputs[r].data(), i, call.type));
-    total = call.op == ncclMax    ? std::max(total, v)
-            : call.op == ncclMin  ? std::min(total, v)
-            : call.op == ncclProd ? total * v
-                                  : total + v;
+void Combine(const std::vector<std::vector<char>>& inputs, size_t first,
+             const Call& call, void* out) {
+  switch (call.type) {
+    case ncclFloat32:
+      return Combine<float, float>(inputs, first, call.op, out, call.count);
+    case ncclBfloat16:
+      return Combine<__nv_bfloat16, float>(inputs, first, call.op, out,
+                                           call.count);
+    case ncclFloat16:
+      return Combine<__half, float>(inputs, first, call.op, out, call.count);
+    case ncclFloat64:
+      return Combine<double, double>(inputs, first, call.op, out, call.count);
+    case ncclInt32:
+      return Combine<int32_t, int32_t>(inputs, first, call.op, out, call.count);
+    case ncclInt64:
+      return Combine<int64_t, int64_t>(inputs, first, call.op, out, call.count);
+    default:
+      fprintf(stderr, "fake_cuda: reductions of NCCL type %d are missing\n",
+              static_cast<int>(call.type));
+      abort();
   }
-  return call.op == ncclAvg ? total / static_cast<float>(inputs.size()) : total;
+}
+
+// Of what a rank gives and gets, how many times the count.
+size_t PiecesSent(const Call& call, size_t ranks) {
+  return call.kind == Call::kReduceScatter || call.kind == Call::kAllToAll
+             ? ranks
+             : 1;
+}
+size_t PiecesReceived(const Call& call, size_t ranks) {
+  return call.kind == Call::kAllGather || call.kind == Call::kAllToAll ? ranks
+                                                                       : 1;
 }
 
 // Moves the data of all ranks. What they called must agree.
@@ -135,8 +152,7 @@ std::string Exchange(const std::vector<Call>& calls) {
   // Copies first, since a rank's output may be another's input (in place).
   std::vector<std::vector<char>> inputs;
   for (const Call& c : calls) {
-    const size_t n =
-        call.kind == Call::kReduceScatter ? c.count * ranks : c.count;
+    const size_t n = PiecesSent(c, ranks) * c.count;
     const auto* begin = static_cast<const char*>(c.send);
     inputs.emplace_back(begin, begin + n * size);
   }
@@ -153,15 +169,17 @@ std::string Exchange(const std::vector<Call>& calls) {
         memcpy(out, inputs[static_cast<size_t>(call.root)].data(),
                call.count * size);
         break;
-      case Call::kAllReduce:
-        for (size_t i = 0; i < call.count; ++i) {
-          Store(out, i, call.type, Combine(inputs, i, call));
+      case Call::kAllToAll:
+        for (size_t s = 0; s < ranks; ++s) {
+          memcpy(out + s * call.count * size,
+                 inputs[s].data() + r * call.count * size, call.count * size);
         }
         break;
+      case Call::kAllReduce:
+        Combine(inputs, 0, call, out);
+        break;
       case Call::kReduceScatter:
-        for (size_t i = 0; i < call.count; ++i) {
-          Store(out, i, call.type, Combine(inputs, r * call.count + i, call));
-        }
+        Combine(inputs, r * call.count, call, out);
         break;
     }
   }
@@ -200,30 +218,44 @@ int next_id = 0;
 struct ncclComm {
   std::shared_ptr<::shardgraph::fake_cuda::Group> group;
   int rank;
+  int device;
+  std::shared_ptr<::shardgraph::fake_cuda::CommunicatorState> state;
 };
 
 namespace shardgraph::fake_cuda {
 namespace {
 
-ncclResult_t Enqueue(const Call& call, ncclComm_t comm, cudaStream_t handle) {
-  ScopedLock lock;
+ncclResult_t Enqueue(const Call& call, ncclComm_t comm, cudaStream_t handle,
+                     const char* function = __builtin_FUNCTION()) {
+  ScopedLock lock(function);
   World& world = World::Get();
   cudaStream_t stream = world.Find(handle, t_device);
-  if (stream == nullptr) return ncclInvalidArgument;
+  if (stream == nullptr || stream->device != comm->device) {
+    return ncclInvalidArgument;
+  }
+  if (call.count == 0) return ncclSuccess;
   auto work = std::make_shared<Work>();
   work->name = Words(call) + " on rank " + std::to_string(comm->rank);
   const size_t bytes = call.count * SizeOf(call.type);
   const auto ranks = static_cast<size_t>(comm->group->ranks);
-  work->reads = {
-      {call.send, call.kind == Call::kReduceScatter ? bytes * ranks : bytes}};
-  work->writes = {
-      {call.receive, call.kind == Call::kAllGather ? bytes * ranks : bytes}};
+  work->reads = {{call.send, bytes * PiecesSent(call, ranks)}};
+  work->writes = {{call.receive, bytes * PiecesReceived(call, ranks)}};
   work->arrive = [group = comm->group, rank = comm->rank, call] {
     return Arrive(*group, rank, call);
   };
+  work->communicator = comm->state;
   return Return(world.Enqueue(stream, work)) == cudaSuccess
              ? ncclSuccess
              : ncclUnhandledCudaError;
+}
+
+// As far as calls must not be made while a captured graph lives.
+void Close(ncclComm_t comm, const char* function) {
+  if (World::Get().InAGraph(comm->state.get())) {
+    World::Get().Report(std::string(function) +
+                        " while a captured graph holds collectives of the "
+                        "communicator: NCCL would wait forever");
+  }
 }
 
 }  // namespace
@@ -261,15 +293,46 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id,
                                  [&] { return group->joined == ranks; })) {
     return ncclSystemError;
   }
-  *comm = new ncclComm{group, rank};
+  *comm = new ncclComm{group, rank, t_device,
+                       std::make_shared<CommunicatorState>()};
   return ncclSuccess;
 }
 
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  ScopedLock lock;
+  Close(comm, "ncclCommFinalize");
+  return ncclSuccess;
+}
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  ScopedLock lock;
+  Close(comm, "ncclCommDestroy");
   delete comm;
   return ncclSuccess;
 }
-ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  ScopedLock lock;
+  Close(comm, "ncclCommAbort");
+  comm->state->aborted = true;
+  delete comm;
+  return ncclSuccess;
+}
+// Nothing happens behind the caller's back here.
+ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* state) {
+  ScopedLock lock;
+  *state = World::Get().sticky() == cudaSuccess ? ncclSuccess
+                                                : ncclUnhandledCudaError;
+  return ncclSuccess;
+}
+const char* ncclGetLastError(ncclComm_t) { return ""; }
+ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) {
+  return cudaMalloc(pointer, (bytes + 4095) / 4096 * 4096) == cudaSuccess
+             ? ncclSuccess
+             : ncclUnhandledCudaError;
+}
+ncclResult_t ncclMemFree(void* pointer) {
+  return cudaFree(pointer) == cudaSuccess ? ncclSuccess
+                                          : ncclUnhandledCudaError;
+}
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
   *count = comm->group->ranks;
   return ncclSuccess;
@@ -278,9 +341,6 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
   *rank = comm->rank;
   return ncclSuccess;
 }
-// One rank per thread: calls of a group may as well be made one by one.
-ncclResult_t ncclGroupStart() { return ncclSuccess; }
-ncclResult_t ncclGroupEnd() { return ncclSuccess; }
 const char* ncclGetErrorString(ncclResult_t result) {
   return result == ncclSuccess ? "no error" : "error of the NCCL double";
 }
@@ -307,6 +367,12 @@ ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count,
                            ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
   return Enqueue({Call::kBroadcast, send, receive, count, type, ncclSum, root},
+                 comm, stream);
+}
+ncclResult_t ncclAlltoAll(const void* send, void* receive, size_t count,
+                          ncclDataType_t type, ncclComm_t comm,
+                          cudaStream_t stream) {
+  return Enqueue({Call::kAllToAll, send, receive, count, type, ncclSum, 0},
                  comm, stream);
 }
 

@@ -282,7 +282,7 @@ cudaError_t cudaDeviceSynchronize() {
   ScopedLock lock;
   FAKE_CUDA_RETURN_IF_ERROR(World::Get().RefuseWhileCapturing(nullptr));
   ++World::Get().counters.synchronizations;
-  return Return(World::Get().Synchronize(cudaStream_t{nullptr}));
+  return Return(World::Get().SynchronizeDevice(t_device));
 }
 
 // --- Memory

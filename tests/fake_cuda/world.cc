@@ -151,6 +151,15 @@ bool World::DestroyExec(cudaGraphExec_t exec) {
 }
 
 // --- Enqueueing
+bool World::InAGraph(const CommunicatorState* communicator) const {
+  return std::any_of(execs_.begin(), execs_.end(), [&](cudaGraphExec_t exec) {
+    const std::vector<Node>& nodes = exec->program->nodes;
+    return std::any_of(nodes.begin(), nodes.end(), [&](const Node& node) {
+      return node.work->communicator.get() == communicator;
+    });
+  });
+}
+
 // ------------------------------------------------------------------
 
 cudaError_t World::Enqueue(cudaStream_t stream,
@@ -314,6 +323,7 @@ void World::Start(Running& running, const Past& past) {
 }
 
 bool World::StepCollective(Running& running) {
+  if (running.work->communicator->aborted) return true;
   if (running.meeting == nullptr) {
     running.meeting = running.work->arrive();
     running.meeting->past.Join(running.past);
@@ -526,18 +536,26 @@ void World::MaybeProgress() {
 }
 
 cudaError_t World::Synchronize(cudaStream_t stream) {
-  auto pending = [&] {
-    if (stream != nullptr) return !stream->queue.empty();
-    return std::any_of(streams_.begin(), streams_.end(),
-                       [](const auto& s) { return !s->queue.empty(); });
+  return Synchronize([stream](const CUstream_st& s) { return &s == stream; });
+}
+
+cudaError_t World::SynchronizeDevice(int device) {
+  return Synchronize(
+      [device](const CUstream_st& s) { return s.device == device; });
+}
+
+cudaError_t World::Synchronize(
+    const std::function<bool(const CUstream_st&)>& chosen) {
+  const auto pending = [&] {
+    return std::any_of(streams_.begin(), streams_.end(), [&](const auto& s) {
+      return chosen(*s) && !s->queue.empty();
+    });
   };
   while (pending()) {
     if (!Step() && !WaitForOtherThreads()) return cudaErrorUnknown;
   }
-  if (stream != nullptr) {
-    host_.Join(stream->past);
-  } else {
-    for (const auto& s : streams_) host_.Join(s->past);
+  for (const auto& s : streams_) {
+    if (chosen(*s)) host_.Join(s->past);
   }
   host_snapshot_ = std::make_shared<const Past>(host_);
   return sticky_;

@@ -37,6 +37,11 @@ class World;
 
 struct Meeting;
 
+// What graphs and streams know of a communicator.
+struct CommunicatorState {
+  bool aborted = false;  // What it has enqueued ends at once and moves nothing.
+};
+
 // One operation as it was enqueued: immutable, and so replayable. Kernel
 // arguments and copy parameters are inside, as they were then.
 struct Work {
@@ -52,6 +57,8 @@ struct Work {
   std::vector<Range> reads, writes;
   // Set for a collective: the body runs once, when all ranks have arrived.
   std::function<std::shared_ptr<Meeting>()> arrive;
+  // Of a collective: the rank's communicator, and whether it was aborted.
+  std::shared_ptr<const CommunicatorState> communicator;
 };
 
 // The ranks of a communicator on their way into the same collective.
@@ -193,6 +200,8 @@ class World {
   bool Exists(cudaGraph_t graph) const { return graphs_.count(graph) != 0; }
   cudaGraphExec_t AddExec(const std::vector<Node>& nodes);
   bool DestroyExec(cudaGraphExec_t exec);
+  // Whether a graph holds a collective of the communicator.
+  bool InAGraph(const CommunicatorState* communicator) const;
   bool Exists(cudaGraphExec_t exec) const { return execs_.count(exec) != 0; }
 
   // --- Enqueueing: in a capturing stream a node, else an operation ---
@@ -202,8 +211,9 @@ class World {
   cudaError_t WaitEvent(cudaStream_t stream, cudaEvent_t event);
 
   // --- Waiting ---
-  // Executes until `stream` is empty (null: all streams of all devices).
+  // Executes until `stream`, or every stream of the device, is empty.
   cudaError_t Synchronize(cudaStream_t stream);
+  cudaError_t SynchronizeDevice(int device);
   cudaError_t Synchronize(const std::shared_ptr<Marker>& marker);
   // One piece of work, if there is any.
   bool Step();
@@ -223,13 +233,16 @@ class World {
  private:
   World() = default;
   cudaError_t Push(cudaStream_t stream, Operation operation);
+  cudaError_t Synchronize(
+      const std::function<bool(const CUstream_st&)>& chosen);
   void Start(Running& running, const Past& past);
   bool StepRunning(Running& running);  // True when it has ended.
   bool StepCollective(Running& running);
   // False for a collective that waits for other ranks.
   static bool CanStep(const Running* running) {
     return running == nullptr || running->meeting == nullptr ||
-           running->meeting->arrived == running->meeting->expected;
+           running->meeting->arrived == running->meeting->expected ||
+           running->work->communicator->aborted;
   }
   // Lets other threads enqueue what this one waits for. False if that is
   // hopeless: nobody is missing, or nothing has come for a long time.

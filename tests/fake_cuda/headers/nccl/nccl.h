@@ -5,12 +5,17 @@
 
 #include "cuda_runtime.h"
 
+#define NCCL_VERSION_CODE 22809
+
 enum ncclResult_t {
   ncclSuccess,
   ncclUnhandledCudaError,
   ncclSystemError,
   ncclInternalError,
   ncclInvalidArgument,
+  ncclInvalidUsage,
+  ncclRemoteError,
+  ncclInProgress,
 };
 enum ncclDataType_t {
   ncclInt8,
@@ -37,8 +42,11 @@ ncclResult_t ncclCommDestroy(ncclComm_t);
 ncclResult_t ncclCommAbort(ncclComm_t);
 ncclResult_t ncclCommCount(const ncclComm_t, int*);
 ncclResult_t ncclCommUserRank(const ncclComm_t, int*);
-ncclResult_t ncclGroupStart();
-ncclResult_t ncclGroupEnd();
+ncclResult_t ncclCommFinalize(ncclComm_t);
+ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t*);
+const char* ncclGetLastError(ncclComm_t);
+ncclResult_t ncclMemAlloc(void**, size_t);
+ncclResult_t ncclMemFree(void*);
 const char* ncclGetErrorString(ncclResult_t);
 ncclResult_t ncclAllGather(const void*, void*, size_t, ncclDataType_t,
                            ncclComm_t, cudaStream_t);
@@ -48,6 +56,8 @@ ncclResult_t ncclAllReduce(const void*, void*, size_t, ncclDataType_t,
                            ncclRedOp_t, ncclComm_t, cudaStream_t);
 ncclResult_t ncclBroadcast(const void*, void*, size_t, ncclDataType_t, int,
                            ncclComm_t, cudaStream_t);
+ncclResult_t ncclAlltoAll(const void*, void*, size_t, ncclDataType_t,
+                          ncclComm_t, cudaStream_t);
 }  // extern "C"
 
 #endif  // TESTS_FAKE_CUDA_HEADERS_NCCL_H_
