@@ -13,7 +13,7 @@ constexpr int kThreads = kQueries * kLanesOfRow;
 constexpr int KeysOf(int per_thread) { return per_thread > 32 ? 16 : 32; }
 
 constexpr int64_t SharedBytes(int64_t width, int keys) {
-  const int64_t stride = width | 1;
+  const int64_t stride = TileStride(width);
   return ((kQueries + 2 * keys) * stride + kQueries * (keys + 1)) *
          static_cast<int64_t>(sizeof(float));
 }
@@ -85,23 +85,13 @@ __global__ __launch_bounds__(kThreads) void AttentionKernel(AttentionLaunch a) {
     for (int j = 0; j < kKeys; ++j) {
       // What is not seen may be NaN.
       if ((seen >> j & 1) == 0) continue;
-      const float p = p_row[j];
-#pragma unroll
-      for (int x = 0; x < kWidth; ++x) {
-        const int d = lane + kLanesOfRow * x;
-        if (d < width) out[x] += p * v_tile[j * stride + d];
-      }
+      AddScaled(p_row[j], v_tile + j * stride, lane, width, out);
     }
   }
   if (i >= a.queries) return;
   const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
   const HeadRows<T> result(a.out, b, h);
-#pragma unroll
-  for (int x = 0; x < kWidth; ++x) {
-    const int d = lane + kLanesOfRow * x;
-    if (d < width)
-      result.data[i * result.stride + d] = FromFloat<T>(out[x] * inverse);
-  }
+  StoreRow(result.data + i * result.stride, lane, width, inverse, out);
   if (lane == 0) {
     a.lse[(b * a.heads + h) * a.queries + i] =
         sum == 0.0f ? -INFINITY : maximum + logf(sum);

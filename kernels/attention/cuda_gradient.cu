@@ -11,7 +11,7 @@ namespace {
 constexpr int TileOf(int per_thread) { return per_thread > 32 ? 16 : 32; }
 
 constexpr int64_t SharedBytes(int64_t width, int tile) {
-  const int64_t stride = width | 1;
+  const int64_t stride = TileStride(width);
   return (4 * tile * stride + 2 * tile * (tile + 1) + 2 * tile) *
          static_cast<int64_t>(sizeof(float));
 }
@@ -131,21 +131,12 @@ __global__ __launch_bounds__(
     __syncwarp();  // the other lanes' ds
     for (int j = 0; j < kTile; ++j) {
       if ((seen >> j & 1) == 0) continue;
-      const float ds = ds_row[j];
-#pragma unroll
-      for (int x = 0; x < kWidth; ++x) {
-        const int d = lane + kLanesOfRow * x;
-        if (d < width) dq[x] += ds * tiles.other_a[j * stride + d];
-      }
+      AddScaled(ds_row[j], tiles.other_a + j * stride, lane, width, dq);
     }
   }
   if (i >= a.queries) return;
   const HeadRows<T> result(g.dq, b, h);
-#pragma unroll
-  for (int x = 0; x < kWidth; ++x) {
-    const int d = lane + kLanesOfRow * x;
-    if (d < width) result.data[i * result.stride + d] = FromFloat<T>(dq[x]);
-  }
+  StoreRow(result.data + i * result.stride, lane, width, 1.0f, dq);
 }
 
 // A block to a tile of keys of a key head, over its query heads and queries.
@@ -198,26 +189,15 @@ __global__ __launch_bounds__(
       __syncwarp();  // the other lanes' p and ds
       for (int i = 0; i < kTile; ++i) {
         if ((seen >> i & 1) == 0) continue;
-        const float p = p_row[i], ds = ds_row[i];
-#pragma unroll
-        for (int x = 0; x < kWidth; ++x) {
-          const int d = lane + kLanesOfRow * x;
-          if (d >= width) continue;
-          dk[x] += ds * tiles.other_a[i * stride + d];
-          dv[x] += p * tiles.other_b[i * stride + d];
-        }
+        AddScaled(ds_row[i], tiles.other_a + i * stride, lane, width, dk);
+        AddScaled(p_row[i], tiles.other_b + i * stride, lane, width, dv);
       }
     }
   }
   if (j >= a.keys) return;
   const HeadRows<T> to_k(g.dk, b, group), to_v(g.dv, b, group);
-#pragma unroll
-  for (int x = 0; x < kWidth; ++x) {
-    const int d = lane + kLanesOfRow * x;
-    if (d >= width) continue;
-    to_k.data[j * to_k.stride + d] = FromFloat<T>(dk[x]);
-    to_v.data[j * to_v.stride + d] = FromFloat<T>(dv[x]);
-  }
+  StoreRow(to_k.data + j * to_k.stride, lane, width, 1.0f, dk);
+  StoreRow(to_v.data + j * to_v.stride, lane, width, 1.0f, dv);
 }
 
 }  // namespace

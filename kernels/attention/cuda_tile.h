@@ -2,8 +2,9 @@
 // forward and gradient share. Device code.
 //
 // Four neighbouring threads work on a row of a tile (a query or a key): lane c
-// of them on the rows c, c + 4, ... of the other tile and on the elements c,
-// c + 4, ... of the head's width.
+// of them on the rows c, c + 4, ... of the other tile and on the fours of
+// elements c, c + 4, ... of the head's width. Tiles are read 16 bytes at a
+// time; their rows are filled up to a multiple of four with zeros.
 #ifndef KERNELS_ATTENTION_CUDA_TILE_H_
 #define KERNELS_ATTENTION_CUDA_TILE_H_
 
@@ -18,10 +19,10 @@ namespace shardgraph::cuda {
 
 inline constexpr int kLanesOfRow = 4;
 
-// Floats from one row of a tile to the next: odd, so that the same element of
-// neighbouring rows lies in different banks.
-__host__ __device__ __forceinline__ int TileStride(int64_t width) {
-  return static_cast<int>(width) | 1;
+// Floats from one row of a tile to the next: an odd number of fours, so that
+// the same elements of neighbouring rows lie in different banks.
+__host__ __device__ __forceinline__ constexpr int TileStride(int64_t width) {
+  return 4 * (static_cast<int>((width + 3) / 4) | 1);
 }
 
 // Rows of one head.
@@ -49,9 +50,13 @@ __device__ __forceinline__ void LoadRows(const HeadRows<T>& head, int64_t first,
   for (int r = warp; r < kRows; r += warps) {
     const bool there = first + r < count;
     const T* const row = head.data + (first + r) * head.stride;
-    for (int d = lane; d < width; d += kWarpSize)
-      tile[r * stride + d] = there ? ToFloat(row[d]) : 0.0f;
+    for (int d = lane; d < (width + 3) / 4 * 4; d += kWarpSize)
+      tile[r * stride + d] = there && d < width ? ToFloat(row[d]) : 0.0f;
   }
+}
+
+__device__ __forceinline__ float4 Four(const float* tile) {
+  return *reinterpret_cast<const float4*>(tile);
 }
 
 // The products of `row` with rows lane, lane + 4, ... of `tile`.
@@ -62,11 +67,46 @@ __device__ __forceinline__ void Products(const float* row, const float* tile,
   const int stride = TileStride(width);
 #pragma unroll
   for (int x = 0; x < kCount; ++x) products[x] = 0.0f;
-  for (int d = 0; d < width; ++d) {
-    const float value = row[d];
+  for (int d = 0; d < width; d += 4) {
+    const float4 a = Four(row + d);
 #pragma unroll
-    for (int x = 0; x < kCount; ++x)
-      products[x] += value * tile[(lane + kLanesOfRow * x) * stride + d];
+    for (int x = 0; x < kCount; ++x) {
+      const float4 b = Four(tile + (lane + kLanesOfRow * x) * stride + d);
+      products[x] += a.x * b.x;
+      products[x] += a.y * b.y;
+      products[x] += a.z * b.z;
+      products[x] += a.w * b.w;
+    }
+  }
+}
+
+// The fours of a row that this lane owns: sums[4 x .. 4 x + 3] are of elements
+// 4 (lane + 4 x) and on.
+template <int kWidth>
+__device__ __forceinline__ void AddScaled(float factor, const float* row,
+                                          int lane, int width,
+                                          float (&sums)[kWidth]) {
+#pragma unroll
+  for (int x = 0; x < kWidth; x += 4) {
+    const int d = kLanesOfRow * x + 4 * lane;
+    if (d >= width) continue;
+    const float4 value = Four(row + d);
+    sums[x] += factor * value.x;
+    sums[x + 1] += factor * value.y;
+    sums[x + 2] += factor * value.z;
+    sums[x + 3] += factor * value.w;
+  }
+}
+
+// Rounds and stores them.
+template <typename T, int kWidth>
+__device__ __forceinline__ void StoreRow(T* row, int lane, int width,
+                                         float factor,
+                                         const float (&sums)[kWidth]) {
+#pragma unroll
+  for (int x = 0; x < kWidth; ++x) {
+    const int d = kLanesOfRow * (x - x % 4) + 4 * lane + x % 4;
+    if (d < width) row[d] = FromFloat<T>(sums[x] * factor);
   }
 }
 

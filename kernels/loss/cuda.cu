@@ -6,8 +6,8 @@
 namespace shardgraph::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kMostThreads = 512;
+constexpr int kMostWarps = kMostThreads / kWarpSize;
 
 // A running softmax: the maximum so far and the sum of exp(x - maximum).
 struct Softmax {
@@ -45,10 +45,11 @@ __device__ __forceinline__ Softmax WarpMerge(Softmax s) {
 
 // A block to a row.
 template <typename T>
-__global__ __launch_bounds__(kThreads) void CrossEntropyKernel(
+__global__ __launch_bounds__(kMostThreads) void CrossEntropyKernel(
     CrossEntropyLaunch a) {
   constexpr int kWidth = kGroup<T>;
-  constexpr int kStep = kThreads * kWidth;
+  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
+  const int64_t step = static_cast<int64_t>(blockDim.x) * kWidth;
   const int64_t row = blockIdx.x;
   const int64_t vocabulary = a.vocabulary;
   T* const logits = static_cast<T*>(a.logits) + row * a.row_stride;
@@ -58,14 +59,14 @@ __global__ __launch_bounds__(kThreads) void CrossEntropyKernel(
 
   if (target < 0 || target >= vocabulary) {  // the same for the whole block
     const float zeros[kWidth] = {};
-    for (int64_t c = first; c < vocabulary && gradient; c += kStep)
+    for (int64_t c = first; c < vocabulary && gradient; c += step)
       StoreGroup(logits + c, vocabulary - c, true, zeros);
     if (threadIdx.x == 0) a.losses[row] = 0.0f;
     return;
   }
 
   Softmax mine;
-  for (int64_t c = first; c < vocabulary; c += kStep) {
+  for (int64_t c = first; c < vocabulary; c += step) {
     float z[kWidth];
     LoadGroup(logits + c, vocabulary - c, true, z);
 #pragma unroll
@@ -73,7 +74,7 @@ __global__ __launch_bounds__(kThreads) void CrossEntropyKernel(
       if (c + i < vocabulary) Add(mine, z[i]);
     }
   }
-  __shared__ Softmax partial[kWarps];
+  __shared__ Softmax partial[kMostWarps];
   __shared__ float target_logit;
   mine = WarpMerge(mine);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -82,7 +83,7 @@ __global__ __launch_bounds__(kThreads) void CrossEntropyKernel(
   if (threadIdx.x == 0) target_logit = ToFloat(logits[target]);
   __syncthreads();
   Softmax all;
-  if (lane < kWarps) all = partial[lane];
+  if (lane < warps) all = partial[lane];
   all = WarpMerge(all);
   const float log_sum = logf(all.sum);
   const float log_probability = target_logit - all.maximum - log_sum;
@@ -90,7 +91,7 @@ __global__ __launch_bounds__(kThreads) void CrossEntropyKernel(
   if (!gradient) return;
 
   const float scale = static_cast<float>(*a.loss_scale / *a.nominal_tokens);
-  for (int64_t c = first; c < vocabulary; c += kStep) {
+  for (int64_t c = first; c < vocabulary; c += step) {
     float z[kWidth];
     LoadGroup(logits + c, vocabulary - c, true, z);
 #pragma unroll
@@ -105,6 +106,7 @@ __global__ __launch_bounds__(kThreads) void CrossEntropyKernel(
 }
 
 // One block.
+constexpr int kThreads = 256;
 __global__ __launch_bounds__(kThreads) void LossStatsKernel(
     const float* __restrict__ losses, const int32_t* __restrict__ targets,
     int64_t rows, int64_t vocabulary, double* stats) {
@@ -141,7 +143,8 @@ cudaError_t LaunchCrossEntropy(const CrossEntropyLaunch& launch,
   if (launch.rows == 0) return cudaSuccess;
   return DispatchElement(launch.type, [&]<typename T>(std::type_identity<T>) {
     return Launch(CrossEntropyKernel<T>, static_cast<unsigned>(launch.rows),
-                  kThreads, 0, stream, launch);
+                  ThreadsForRow(launch.vocabulary, kGroup<T>, kMostThreads), 0,
+                  stream, launch);
   });
 }
 

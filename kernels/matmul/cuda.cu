@@ -7,22 +7,21 @@
 namespace shardgraph::cuda {
 namespace {
 
-// A block computes a tile of c, a thread the elements of it that lie
-// kThreadRows rows and kThreadColumns columns apart.
+// A block computes a tile of c, a thread kRows x kColumns neighbours of it.
 constexpr int kTileRows = 64, kTileColumns = 64, kDepth = 16;
-constexpr int kThreadRows = 8, kThreadColumns = 16;
-constexpr int kThreads = kThreadRows * kThreadColumns;
-constexpr int kRows = kTileRows / kThreadRows;
-constexpr int kColumns = kTileColumns / kThreadColumns;
+constexpr int kRows = 8, kColumns = 4;
+constexpr int kThreadColumns = kTileColumns / kColumns;
+constexpr int kThreads = kTileRows / kRows * kThreadColumns;
+// Rows of tiles in shared memory stay aligned to 16 bytes.
+constexpr int kPadding = 4;
 
 // Elements (outer, k) of an operand into tile[k][outer], zeros outside.
 // Neighbouring threads read along the stride of 1.
 template <typename T, int kOuter, typename OuterOf>
-__device__ __forceinline__ void LoadTile(const T* data, int64_t outer_stride,
-                                         int64_t k_stride, OuterOf outer_of,
-                                         int64_t outers, int64_t k0,
-                                         int64_t depth,
-                                         float (&tile)[kDepth][kOuter + 1]) {
+__device__ __forceinline__ void LoadTile(
+    const T* data, int64_t outer_stride, int64_t k_stride, OuterOf outer_of,
+    int64_t outers, int64_t k0, int64_t depth,
+    float (&tile)[kDepth][kOuter + kPadding]) {
   const bool along_k = k_stride == 1;
 #pragma unroll
   for (int i = 0; i < kOuter * kDepth / kThreads; ++i) {
@@ -37,12 +36,26 @@ __device__ __forceinline__ void LoadTile(const T* data, int64_t outer_stride,
   }
 }
 
-// For kSwiglu the right half of a tile's columns are those n / 2 to the right
-// of its left half's, so that a thread has both of a pair.
+// Neighbouring elements of a tile, in 16-byte accesses.
+template <int kCount>
+__device__ __forceinline__ void LoadNeighbours(const float* from,
+                                               float (&to)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(from + i);
+    to[i] = four.x;
+    to[i + 1] = four.y;
+    to[i + 2] = four.z;
+    to[i + 3] = four.w;
+  }
+}
+
+// For kSwiglu the second half of a thread's columns are those n / 2 to the
+// right of its first half's, so that it has both of a pair.
 template <typename T, typename C, bool kFunction>
 __global__ __launch_bounds__(kThreads) void GemmKernel(GemmLaunch g) {
-  __shared__ float a_tile[kDepth][kTileRows + 1];
-  __shared__ float b_tile[kDepth][kTileColumns + 1];
+  __shared__ __align__(16) float a_tile[kDepth][kTileRows + kPadding];
+  __shared__ __align__(16) float b_tile[kDepth][kTileColumns + kPadding];
   const bool pairs = kFunction && g.function == Pointwise::kSwiglu;
   const int64_t half = g.n / 2;
   const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kTileRows;
@@ -52,8 +65,9 @@ __global__ __launch_bounds__(kThreads) void GemmKernel(GemmLaunch g) {
   // A column outside is past the last.
   const auto column_of = [=](int j) {
     if (!pairs) return column0 + j;
-    const int64_t left = column0 + j % (kTileColumns / 2);
-    return left >= half ? 2 * half : j < kTileColumns / 2 ? left : half + left;
+    constexpr int kHalf = kColumns / 2;
+    const int64_t left = column0 + j / kColumns * kHalf + j % kHalf;
+    return left >= half ? 2 * half : j % kColumns < kHalf ? left : half + left;
   };
   const int ty = static_cast<int>(threadIdx.x) / kThreadColumns;
   const int tx = static_cast<int>(threadIdx.x) % kThreadColumns;
@@ -68,11 +82,8 @@ __global__ __launch_bounds__(kThreads) void GemmKernel(GemmLaunch g) {
 #pragma unroll
     for (int k = 0; k < kDepth; ++k) {
       float a[kRows], b[kColumns];
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) a[i] = a_tile[k][ty + i * kThreadRows];
-#pragma unroll
-      for (int j = 0; j < kColumns; ++j)
-        b[j] = b_tile[k][tx + j * kThreadColumns];
+      LoadNeighbours(&a_tile[k][ty * kRows], a);
+      LoadNeighbours(&b_tile[k][tx * kColumns], b);
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
 #pragma unroll
@@ -85,12 +96,12 @@ __global__ __launch_bounds__(kThreads) void GemmKernel(GemmLaunch g) {
   C* const c = static_cast<C*>(g.c.data);
 #pragma unroll
   for (int j = 0; j < kColumns; ++j) {
-    const int64_t column = column_of(tx + j * kThreadColumns);
+    const int64_t column = column_of(tx * kColumns + j);
     const float shift =
         bias != nullptr && column < g.n ? ToFloat(bias[column]) : 0.0f;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const int64_t row = row_of(ty + i * kThreadRows);
+      const int64_t row = row_of(ty * kRows + i);
       float& value = sum[i][j];
       value += shift;
       if (row >= g.m || column >= g.n || c == nullptr) continue;
@@ -106,10 +117,10 @@ __global__ __launch_bounds__(kThreads) void GemmKernel(GemmLaunch g) {
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       if (pairs && j >= kColumns / 2) continue;
-      const int64_t column = column_of(tx + j * kThreadColumns);
+      const int64_t column = column_of(tx * kColumns + j);
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        const int64_t row = row_of(ty + i * kThreadRows);
+        const int64_t row = row_of(ty * kRows + i);
         if (row >= g.m || column >= columns) continue;
         const float y = Rounded<T>(sum[i][j]);
         float other = 0.0f;
