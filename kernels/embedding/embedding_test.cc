@@ -78,6 +78,7 @@ std::vector<OpCase> Cases() {
         // Rows hit many times, rows never hit; more than a chunk of columns.
         cases.push_back(Gradient(dtype, to, 300, 7, 33, accumulate));
         cases.push_back(Gradient(dtype, to, 40, 131, 300, accumulate));
+        cases.push_back(Gradient(dtype, to, 700, 2, 9, accumulate));
       }
     }
     for (const bool inverse : {false, true}) {

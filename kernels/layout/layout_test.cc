@@ -40,7 +40,10 @@ std::vector<OpCase> Cases() {
     cases.push_back(Fill(dtype, {40000}, -2.5));
     cases.push_back(Fill(dtype, {2, 3, 5}, 7, {40, 9, 1}));
   }
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+  cases.push_back(Fill("U8", {3, 5}, 200, {9, 1}));
+  cases.push_back(Fill("I64", {3, 5}, -7, {9, 1}));
+  for (const DType dtype :
+       {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {
     for (const int64_t position : {0, 2, 5, 6, 100}) {
       cases.push_back(KvWrite(dtype, 1, position, {12, 12, 4, 1}));
       cases.push_back(KvWrite(dtype, 3, position, {100, 30, 5, 1}));

@@ -71,6 +71,9 @@ __global__ __launch_bounds__(kThreads) void GemmKernel(GemmLaunch g) {
   };
   const int ty = static_cast<int>(threadIdx.x) / kThreadColumns;
   const int tx = static_cast<int>(threadIdx.x) % kThreadColumns;
+  // Threads with nothing inside c only help to load.
+  const bool computes =
+      row_of(ty * kRows) < g.m && column_of(tx * kColumns) < g.n;
   float sum[kRows][kColumns] = {};
   for (int64_t k0 = 0; k0 < g.k; k0 += kDepth) {
     LoadTile<T, kTileRows>(static_cast<const T*>(g.a.data), g.a.row_stride,
@@ -79,15 +82,17 @@ __global__ __launch_bounds__(kThreads) void GemmKernel(GemmLaunch g) {
                               g.b.column_stride, g.b.row_stride, column_of, g.n,
                               k0, g.k, b_tile);
     __syncthreads();
+    if (computes) {
 #pragma unroll
-    for (int k = 0; k < kDepth; ++k) {
-      float a[kRows], b[kColumns];
-      LoadNeighbours(&a_tile[k][ty * kRows], a);
-      LoadNeighbours(&b_tile[k][tx * kColumns], b);
+      for (int k = 0; k < kDepth; ++k) {
+        float a[kRows], b[kColumns];
+        LoadNeighbours(&a_tile[k][ty * kRows], a);
+        LoadNeighbours(&b_tile[k][tx * kColumns], b);
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
+        for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-        for (int j = 0; j < kColumns; ++j) sum[i][j] += a[i] * b[j];
+          for (int j = 0; j < kColumns; ++j) sum[i][j] += a[i] * b[j];
+        }
       }
     }
     __syncthreads();

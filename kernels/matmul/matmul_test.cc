@@ -138,8 +138,8 @@ std::vector<OpCase> Cases() {
     for (const OpCase& op_case : PointwiseCases(dtype))
       cases.push_back(op_case);
 
-    for (const Dims& shape :
-         {Dims{1, 1}, Dims{0, 5}, Dims{3, 0}, Dims{7, 130}, Dims{300, 63}}) {
+    for (const Dims& shape : {Dims{1, 1}, Dims{0, 5}, Dims{3, 0}, Dims{7, 130},
+                              Dims{300, 63}, Dims{1100, 9}}) {
       OpCase sum;
       sum.op = ColumnSum();
       sum.operands = {TensorType(dtype, shape)};

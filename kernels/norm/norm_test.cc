@@ -137,6 +137,12 @@ std::vector<OpCase> Cases() {
       cases.push_back(rms);
     }
   }
+  // So many columns that their sums take much shared memory, or too much.
+  for (const int64_t columns : {7001, 13000}) {
+    cases.push_back(GradientCase(true, true, DType::kF32,
+                                 {{2, columns}, {columns, 1}, {columns, 1}}, 0,
+                                 DType::kF32));
+  }
   // So many rows that the sums over them are cut into blocks of more than the
   // least size.
   const Input rows = {{700, 9}, {9, 1}, {12, 1}};
