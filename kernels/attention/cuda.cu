@@ -20,7 +20,8 @@ constexpr int64_t SharedBytes(int64_t width, int keys) {
 
 // Online softmax over tiles of keys. `kWidth` elements of out to a thread.
 template <typename T, int kWidth>
-__global__ __launch_bounds__(kThreads) void AttentionKernel(AttentionLaunch a) {
+__global__ __launch_bounds__(kThreads, MinBlocks(kWidth)) void AttentionKernel(
+    AttentionLaunch a) {
   constexpr int kKeys = KeysOf(kWidth);
   constexpr int kOwn = kKeys / kLanesOfRow;  // keys to a thread
   const int width = static_cast<int>(a.width), stride = TileStride(a.width);

@@ -10,6 +10,10 @@ namespace {
 // memory and registers.
 constexpr int TileOf(int per_thread) { return per_thread > 32 ? 16 : 32; }
 
+constexpr int ThreadsOf(int per_thread) {
+  return TileOf(per_thread) * kLanesOfRow;
+}
+
 constexpr int64_t SharedBytes(int64_t width, int tile) {
   const int64_t stride = TileStride(width);
   return (4 * tile * stride + 2 * tile * (tile + 1) + 2 * tile) *
@@ -86,8 +90,8 @@ __device__ __forceinline__ PairGradient GradientOf(const HeadMask& mask,
 // A block to a tile of queries of a head, over the keys.
 template <typename T, int kWidth>
 __global__ __launch_bounds__(
-    TileOf(kWidth) *
-    kLanesOfRow) void QueryGradientKernel(AttentionGradientLaunch g) {
+    ThreadsOf(kWidth),
+    MinBlocks(kWidth)) void QueryGradientKernel(AttentionGradientLaunch g) {
   constexpr int kTile = TileOf(kWidth), kOwn = kTile / kLanesOfRow;
   const AttentionLaunch& a = g.forward;
   const int width = static_cast<int>(a.width), stride = TileStride(a.width);
@@ -142,8 +146,8 @@ __global__ __launch_bounds__(
 // A block to a tile of keys of a key head, over its query heads and queries.
 template <typename T, int kWidth>
 __global__ __launch_bounds__(
-    TileOf(kWidth) *
-    kLanesOfRow) void KeyGradientKernel(AttentionGradientLaunch g) {
+    ThreadsOf(kWidth),
+    MinBlocks(kWidth)) void KeyGradientKernel(AttentionGradientLaunch g) {
   constexpr int kTile = TileOf(kWidth), kOwn = kTile / kLanesOfRow;
   const AttentionLaunch& a = g.forward;
   const int width = static_cast<int>(a.width), stride = TileStride(a.width);
@@ -215,7 +219,7 @@ cudaError_t LaunchAttentionGradient(const AttentionGradientLaunch& launch,
     return DispatchWidth(a.width, [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       constexpr int kTile = TileOf(kWidth);
-      constexpr unsigned kThreads = kTile * kLanesOfRow;
+      constexpr unsigned kThreads = ThreadsOf(kWidth);
       const int64_t bytes = SharedBytes(a.width, kTile);
       const cudaError_t failed =
           LaunchWithShared(&QueryGradientKernel<T, kWidth>,

@@ -186,6 +186,11 @@ inline unsigned BlocksOfHeads(int64_t batch, int64_t heads, int64_t rows,
                                ((rows + per_tile - 1) / per_tile));
 }
 
+// Blocks that must fit a multiprocessor: more, and values go to memory.
+constexpr int MinBlocks(int per_thread) {
+  return per_thread > 32 ? 1 : per_thread > 16 ? 2 : 3;
+}
+
 // Calls f(std::integral_constant) with the number of elements of a head's width
 // to a thread: 16, 32 or 64.
 template <typename F>
