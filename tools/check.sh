@@ -1,7 +1,7 @@
 #!/bin/bash
 # check.sh [--long] [BAZEL_FLAG ...]: sets this machine up, then runs every test.
 # The last line says how many test cases passed, failed and were skipped; the
-# exit status is 0 only if none failed. --long adds the tests tagged `long`, all
+# exit status is 0 only if none failed. --long adds the tests tagged `exhaustive`, all
 # tests under each sanitizer, and the mutations that the tests must catch.
 # BAZEL_FLAGs go to every `bazel test`, for example --config=nocuda.
 set -uo pipefail
@@ -84,7 +84,7 @@ fi
 
 run "every test" //...
 if [ $long = 1 ]; then
-  run "long tests" --test_tag_filters=long //...
+  run "exhaustive tests" --test_tag_filters=exhaustive //...
   # Address and undefined behaviour go together; threads need a build of their own.
   for configs in "--config=asan --config=ubsan" --config=tsan; do
     # shellcheck disable=SC2086
