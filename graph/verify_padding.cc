@@ -34,11 +34,16 @@ struct Padding {
   Ranges everywhere;  // of the value, on every rank
   int64_t ranks = 0;  // of the group that the value is a shard over, if `whole`
   Ranges whole;       // of the shards of all ranks one after another
+  // What is said is of the value before so many ranks exchanged pieces of it...
+  int64_t exchanged = 0;
+  // ... or of that of which this is one of so many pieces, added up.
+  int64_t pieces = 0;
   NodeId source = kNone;  // what let it in
 
   friend bool operator==(const Padding& a, const Padding& b) {
     return a.everywhere == b.everywhere && a.ranks == b.ranks &&
-           a.whole == b.whole;
+           a.whole == b.whole && a.exchanged == b.exchanged &&
+           a.pieces == b.pieces;
   }
   bool empty() const { return everywhere.empty() && whole.empty(); }
 };
@@ -189,14 +194,43 @@ class PaddingVerifier {
                     Padding* passed) {
     const TensorType& from = graph_.values[node.operands[operand]].type;
     const TensorType& to = graph_.values[node.results[0]].type;
+    const int64_t size = node.attributes.Int("size");
+    if ((padding.exchanged != 0) != (node.op->name == "sum_pieces") ||
+        (padding.pieces != 0 && node.op->name != "all_gather")) {
+      return Error("reads a part of what has padding, out of its place");
+    }
     if (node.op->name == "reduce_scatter") {
       // Element i of rank r's result comes from r * n + i of everybody's.
       if (!padding.whole.empty()) {
         return Error(
             "scatters a shard that has padding, which cannot be followed");
       }
-      padding.ranks = node.attributes.Int("size");
+      padding.ranks = size;
       padding.whole.swap(padding.everywhere);
+    } else if (node.op->name == "all_to_all") {
+      if (!padding.whole.empty() && !padding.everywhere.empty())
+        return Error("exchanges padding of two kinds");
+      padding.exchanged = size;
+    } else if (node.op->name == "sum_pieces") {
+      if (padding.exchanged != size)
+        return Error("adds up pieces that are not one of each rank");
+      padding.exchanged = 0;
+      if (padding.whole.empty()) {  // as reduce_scatter
+        padding.ranks = size;
+        padding.whole.swap(padding.everywhere);
+      } else {
+        padding.pieces = size;
+      }
+    } else if (node.op->name == "all_gather") {
+      if (padding.pieces == size) {
+        padding.pieces = 0;
+      } else if (padding.pieces == 0 && padding.ranks == size &&
+                 padding.everywhere.empty()) {
+        padding.ranks = 0;
+        padding.everywhere.swap(padding.whole);
+      } else {
+        return Error("gathers shards that have padding, not of its group");
+      }
     } else if (from.num_elements() != to.num_elements()) {
       // The micro-batch's number, for one.
       return Error(absl::StrCat("reads operand ", operand,
@@ -207,6 +241,8 @@ class PaddingVerifier {
       return Error("adds up shards over different groups that have padding");
     }
     passed->ranks = std::max(passed->ranks, padding.ranks);
+    passed->exchanged = std::max(passed->exchanged, padding.exchanged);
+    passed->pieces = std::max(passed->pieces, padding.pieces);
     AddAll(padding.everywhere, &passed->everywhere);
     AddAll(padding.whole, &passed->whole);
     passed->source = padding.source;
@@ -222,6 +258,7 @@ class PaddingVerifier {
     const Group* group =
         graph_.FindGroup(node.attributes.String(kGroupAttribute));
     if (!node.attributes.Has("segments") || group == nullptr ||
+        padding.exchanged != 0 || padding.pieces != 0 ||
         n != graph_.values[node.operands[0]].type.num_elements()) {
       return Error(absl::StrCat("reads all of ", name,
                                 ", some of which nothing has written: ",
@@ -264,8 +301,10 @@ class PaddingVerifier {
 }  // namespace
 
 bool PassesPadding(const OpDef& op) {
-  return op.name == "reduce_scatter" || op.name == "all_reduce" ||
-         op.name == "accumulate";
+  constexpr absl::string_view kOps[] = {
+      "reduce_scatter", "all_reduce", "accumulate", "cast",
+      "all_to_all",     "sum_pieces", "all_gather"};
+  return std::find(std::begin(kOps), std::end(kOps), op.name) != std::end(kOps);
 }
 
 absl::Status VerifyPadding(const Graph& graph, const PaddingReads& reads) {

@@ -30,7 +30,8 @@ bool PassesPadding(const OpDef& op);
 
 // Follows what `reads` (of all phases, by nodes for which PassesPadding) let in
 // through reductions and accumulation, element by element: on every rank, or,
-// behind a reduce-scatter, on the rank whose piece of the whole it is in. It
+// behind a reduce-scatter or an exchange of pieces that are added up, on the
+// rank whose piece of the whole it is in. It
 // may end in gradient shards of step lifetime, and be read by ops whose
 // attribute "segments" leaves it out. Anything else that reads it, names it as
 // an output or keeps it for the run is refused, and so is what cannot be

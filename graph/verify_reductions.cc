@@ -57,7 +57,7 @@ class ReductionVerifier {
     for (const Phase& phase : graph_.phases) {
       for (NodeId id : phase.nodes) {
         const absl::Status status = Visit(graph_.nodes[id]);
-        if (!status.ok() && checks_) {
+        if (!status.ok()) {
           return absl::FailedPreconditionError(
               absl::StrCat("phase ", phase.name, ": \"", PrintNode(graph_, id),
                            "\" ", status.message()));
@@ -78,8 +78,10 @@ class ReductionVerifier {
     BufferId buffer = kNone;
     int64_t begin = 0;
     int64_t end = 0;
-    std::vector<const Group*> over;   // summed over these
-    const Group* share_of = nullptr;  // the squares of one shard of this group
+    std::vector<const Group*> over;    // summed over these
+    const Group* share_of = nullptr;   // the squares of one shard of this group
+    const Group* pieces_of = nullptr;  // one piece of each rank, to be added up
+    bool accumulated = false;          // over micro-batches
   };
 
   bool Overlaps(const Sum& sum, const Value& value) const {
@@ -94,6 +96,9 @@ class ReductionVerifier {
     if (group != nullptr &&
         (node.op->name == "reduce_scatter" || node.op->name == "all_reduce")) {
       SG_RETURN_IF_ERROR(Reduce(node, *group, &made));
+    } else if (node.op->name == "cast" || node.op->name == "all_gather" ||
+               node.op->name == "all_to_all" || node.op->name == "sum_pieces") {
+      SG_RETURN_IF_ERROR(Pass(node, group, &made));
     } else if (node.op->name == "sum_of_squares" && group != nullptr) {
       SG_RETURN_IF_ERROR(CheckGradient(graph_.values[node.operands[0]]));
       made.push_back(SumOf(node.results[0]));
@@ -105,6 +110,7 @@ class ReductionVerifier {
     } else if (node.op->name == "accumulate") {
       SG_RETURN_IF_ERROR(Accumulate(node, &made));
     }
+    SG_RETURN_IF_ERROR(CheckShardIsKept(node, made));
     for (ValueId id : node.results) {
       const Value& value = graph_.values[id];
       sums_.erase(
@@ -118,7 +124,11 @@ class ReductionVerifier {
 
   Sum SumOf(ValueId id) const {
     const Value& value = graph_.values[id];
-    return Sum{value.buffer, value.begin(), value.end(), {}, nullptr};
+    Sum sum;
+    sum.buffer = value.buffer;
+    sum.begin = value.begin();
+    sum.end = value.end();
+    return sum;
   }
 
   absl::Status Reduce(const Node& node, const Group& group,
@@ -138,6 +148,7 @@ class ReductionVerifier {
             absl::StrCat("sums squares of a shard of the group ",
                          sum.share_of->name, " over another"));
       }
+      result.accumulated |= sum.accumulated;
       for (const Group* other : sum.over) {
         if (std::find(result.over.begin(), result.over.end(), other) ==
             result.over.end()) {
@@ -147,6 +158,58 @@ class ReductionVerifier {
     }
     result.over.push_back(&group);
     made->push_back(std::move(result));
+    return absl::OkStatus();
+  }
+
+  // What is a sum stays one where it is rounded, made whole or exchanged.
+  absl::Status Pass(const Node& node, const Group* group,
+                    std::vector<Sum>* made) {
+    const Value& operand = graph_.values[node.operands[0]];
+    for (const Sum& sum : sums_) {
+      if (!Overlaps(sum, operand)) continue;
+      Sum result = SumOf(node.results[0]);
+      result.over = sum.over;
+      result.accumulated = sum.accumulated;
+      made->push_back(std::move(result));
+      break;
+    }
+    if (node.op->name == "all_to_all") {
+      if (made->empty()) made->push_back(SumOf(node.results[0]));
+      made->back().pieces_of = group;
+    } else if (node.op->name == "sum_pieces") {
+      const auto pieces =
+          std::find_if(sums_.begin(), sums_.end(), [&](const Sum& sum) {
+            return Overlaps(sum, operand) && sum.pieces_of != nullptr;
+          });
+      if (pieces == sums_.end() ||
+          pieces->pieces_of->size != node.attributes.Int("size")) {
+        return absl::FailedPreconditionError(
+            "adds up pieces that are not one of each rank of a group");
+      }
+      made->back().over.push_back(pieces->pieces_of);
+    }
+    return absl::OkStatus();
+  }
+
+  // A gradient shard adds up over micro-batches: whoever writes it adds to it,
+  // or makes it of what has added up.
+  absl::Status CheckShardIsKept(const Node& node,
+                                const std::vector<Sum>& made) const {
+    const int num_results = static_cast<int>(node.results.size());
+    for (int r = 0; r < num_results; ++r) {
+      const Buffer& buffer = graph_.buffer_of(node.results[r]);
+      if (buffer.kind != MemoryKind::kGradientShard ||
+          buffer.lifetime == Lifetime::kPhase ||
+          TiedOperand(*node.op, node.attributes,
+                      static_cast<int>(node.operands.size()), num_results,
+                      r) >= 0 ||
+          (!made.empty() && made.back().accumulated)) {
+        continue;
+      }
+      return absl::FailedPreconditionError(absl::StrCat(
+          "replaces ", buffer.name, " and with it what earlier micro-batches ",
+          "have left there: accumulate is missing"));
+    }
     return absl::OkStatus();
   }
 
@@ -165,14 +228,17 @@ class ReductionVerifier {
   absl::Status Accumulate(const Node& node, std::vector<Sum>* made) {
     const std::vector<const Group*> over =
         Over(graph_.values[node.operands[1]]);
+    const Value& result = graph_.values[node.results[0]];
     for (const Sum& sum : sums_) {
-      if (Overlaps(sum, graph_.values[node.results[0]]) && sum.over != over) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            "adds a sum over ", Names(over), " to one over ", Names(sum.over)));
-      }
+      // Once around, what is there is of the step before, and not added to.
+      if (checks_ || !Overlaps(sum, result) || sum.over == over) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "adds a sum over ", Names(over), " to one over ", Names(sum.over)));
     }
     made->push_back(SumOf(node.results[0]));
     made->back().over = over;
+    made->back().accumulated =
+        graph_.buffers[result.buffer].lifetime == Lifetime::kStep;
     return absl::OkStatus();
   }
 
@@ -184,7 +250,7 @@ class ReductionVerifier {
 
   // What an optimizer takes for the gradient.
   absl::Status CheckGradient(const Value& gradient) const {
-    if (world_ == nullptr) return absl::OkStatus();
+    if (world_ == nullptr || !checks_) return absl::OkStatus();
     const std::vector<const Group*> over = Over(gradient);
     if (MakeUp(over, *world_)) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(

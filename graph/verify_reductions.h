@@ -12,11 +12,12 @@ namespace shardgraph {
 // Follows, in program order, over which groups each value has been summed. What
 // an op with the attribute "segments" takes for a gradient must have been
 // summed over groups that make up the group "world" (strides and sizes
-// multiply); nothing is claimed of a graph without such a group. Only sums over
-// the same groups are accumulated. Sums of squares are shares of the group that
-// their segments name: they are summed over that group and no other before
-// finish_gradients reads them. An all_reduce of persistent state is over the
-// world.
+// multiply); nothing is claimed of a graph without such a group. Pieces that
+// the ranks of a group have exchanged are all added up. Only sums over the same
+// groups are accumulated, and a gradient shard is only added to, or made of
+// what has been. Sums of squares are shares of the group that their segments
+// name: they are summed over that group and no other before finish_gradients
+// reads them. An all_reduce of persistent state is over the world.
 absl::Status VerifyReductions(const Graph& graph);
 
 }  // namespace shardgraph

@@ -66,6 +66,41 @@ TEST(VerifyReductionsTest, GradientsAreSummedOverEveryRankOnce) {
   }
 }
 
+// In place of a reduce_scatter: pieces are exchanged and added up.
+TEST(VerifyReductionsTest, PiecesThatAreExchangedAreAddedUp) {
+  const auto verify = [](const std::string& exchanged_over, int64_t added_up,
+                         const std::string& summed_over) {
+    Mesh mesh;
+    TestGraph& test = mesh.test();
+    const BufferId x = test.AddBuffer("x", 64, Lifetime::kRun);
+    const BufferId gradient = test.AddBuffer("gradient", 64);
+    const BufferId pieces = test.AddBuffer("pieces", 64);
+    const BufferId sum = test.AddBuffer("sum", 64 / added_up);
+    const BufferId shard = test.AddBuffer(
+        "shard", 64 / added_up, Lifetime::kStep, MemoryKind::kGradientShard);
+    test.Compute({x}, {gradient});
+    test.Add("all_to_all", {test.View(gradient)}, {test.View(pieces)},
+             Attributes()
+                 .SetString(kGroupAttribute, exchanged_over)
+                 .SetInt("size", 2),
+             LaneKind::kReduce);
+    test.Add("sum_pieces", {test.View(pieces)}, {test.View(sum)},
+             Attributes().SetInt("size", added_up), LaneKind::kReduce);
+    mesh.AllReduce(sum, summed_over);
+    test.Accumulate(shard, sum);
+    test.SetPhase("update");
+    const BufferId master =
+        test.AddBuffer("master", 64 / added_up, Lifetime::kRun);
+    test.Sgd(master, shard, {0, 64 / added_up, 0});
+    return std::string(Verify(MakePlan(test.graph(), 2)).message());
+  };
+  EXPECT_EQ(verify("shard", 2, "replicate"), "");
+  EXPECT_NE(verify("shard", 2, "shard").find("each of the 4 ranks once"),
+            std::string::npos);
+  EXPECT_NE(verify("shard", 4, "replicate").find("not one of each rank"),
+            std::string::npos);
+}
+
 TEST(VerifyReductionsTest, NormsAreSummedOverTheirShards) {
   const auto norm = [](const std::string& squares_of,
                        const std::string& summed_over) {

@@ -152,7 +152,7 @@ TEST_F(TrainConfigTest, ValidationNamesFieldValueAndRemedy) {
        {"shard.shard_group_size is 2", "shard.strategy is FULL_SHARD",
         "set shard.strategy=HYBRID"}},
       {"precision.compute=FP16", {"precision.compute is FP16", "BF16 or FP32"}},
-      {"precision.reduce=BF16", {"precision.reduce is BF16"}},
+      {"precision.reduce=FP16", {"precision.reduce is FP16", "FP32 or BF16"}},
       {"run.deterministic=false",
        {"run.deterministic is false", "leave it out or true"}},
   };

@@ -171,10 +171,11 @@ absl::Status RefuseWhatDoesNotRun(const TrainConfig& config) {
     return absl::InvalidArgumentError(
         "precision.compute is FP16; use BF16 or FP32 in this version");
   }
-  if (config.precision().reduce() != FP32) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "precision.reduce is ", Dtype_Name(config.precision().reduce()),
-        "; gradients are reduced in FP32 only in this version"));
+  if (config.precision().reduce() == FP16) {
+    return absl::InvalidArgumentError(
+        "precision.reduce is FP16, whose range gradients may leave; use FP32 "
+        "or "
+        "BF16");
   }
   if (config.run().has_deterministic() && !config.run().deterministic()) {
     return absl::InvalidArgumentError(

@@ -104,7 +104,8 @@ std::vector<MemberPiece> FlatParameter::PiecesOf(int index) const {
 }
 
 absl::StatusOr<ShardLayout> MakeLayout(const Model& model,
-                                       const ShardSpec& spec, int shards) {
+                                       const ShardSpec& spec, int shards,
+                                       int pieces) {
   if (shards < 1)
     return absl::InvalidArgumentError(
         absl::StrCat("cannot cut parameters into ", shards, " shards"));
@@ -142,9 +143,8 @@ absl::StatusOr<ShardLayout> MakeLayout(const Model& model,
     FlatParameter& flat = flats[i];
     if (flat.members.empty()) continue;
     flat.name = roots[i].module->name();
-    flat.shard_numel =
-        RoundUp(RoundUp(flat.padded_numel, shards * kBlockAlignment) / shards,
-                kBlockAlignment);
+    const int64_t alignment = pieces * kBlockAlignment;
+    flat.shard_numel = RoundUp(flat.padded_numel, shards * alignment) / shards;
     flat.padded_numel = flat.shard_numel * shards;
     kept[i] = static_cast<int>(layout.units_.size());
     for (size_t m = 0; m < flat.members.size(); ++m) {

@@ -5,8 +5,9 @@
 // starting at a multiple of kBlockAlignment. A block is one parameter, or the
 // parameters of a stack (Model::stacks: q, k, v; gate, up) back to back without
 // gaps, so that one product serves them. The end is padded to a multiple of
-// shards x kBlockAlignment: every rank's shard has the same size; trailing
-// shards may be padding only. Nothing reads a gap as data.
+// shards x pieces x kBlockAlignment (pieces: MakeLayout): every rank's shard
+// has the same size; trailing shards may be padding only. Nothing reads a gap
+// as data.
 #ifndef FSDP_SHARD_FLAT_PARAMETER_H_
 #define FSDP_SHARD_FLAT_PARAMETER_H_
 
@@ -93,7 +94,7 @@ class ShardLayout {
  private:
   friend absl::StatusOr<ShardLayout> MakeLayout(const Model& model,
                                                 const ShardSpec& spec,
-                                                int shards);
+                                                int shards, int pieces);
 
   std::vector<ShardUnit> units_;
   int shards_ = 1;
@@ -101,10 +102,12 @@ class ShardLayout {
   std::map<const Module*, int> around_;
 };
 
-// A parameter belongs to the lowest unit around all modules that own it.
-// `model` outlives the layout.
+// A parameter belongs to the lowest unit around all modules that own it. Each
+// shard can be cut into `pieces` equal parts of whole blocks. `model` outlives
+// the layout.
 absl::StatusOr<ShardLayout> MakeLayout(const Model& model,
-                                       const ShardSpec& spec, int shards);
+                                       const ShardSpec& spec, int shards,
+                                       int pieces = 1);
 
 }  // namespace shardgraph
 

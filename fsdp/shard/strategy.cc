@@ -33,6 +33,10 @@ absl::StatusOr<ShardGroups> GroupsOf(const ShardSpec& spec, int world_size) {
   }
 }
 
+int PiecesOf(const ShardGroups& groups, Dtype reduce) {
+  return reduce == BF16 ? groups.replicate : 1;
+}
+
 bool MayReshard(ShardStrategy strategy) {
   return strategy == FULL_SHARD || strategy == HYBRID;
 }

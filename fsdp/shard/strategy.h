@@ -28,6 +28,10 @@ struct ShardGroups {
 // Errors name field and value.
 absl::StatusOr<ShardGroups> GroupsOf(const ShardSpec& spec, int world_size);
 
+// Into how many pieces a shard is cut to be reduced over replicas: in BF16 they
+// exchange pieces.
+int PiecesOf(const ShardGroups& groups, Dtype reduce);
+
 // Whether a strategy gathers parameters for each use, so that they can be given
 // up after forward (ShardSpec::reshard_after_forward).
 bool MayReshard(ShardStrategy strategy);

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/train/parameter_gather.h"
+#include "fsdp/train/training_plan.h"
 #include "graph/autodiff.h"
 #include "graph/builder.h"
 #include "graph/passes.h"
@@ -33,6 +34,9 @@ class StepBuilder {
         layout_(*request.layout),
         world_(request.groups.world()),
         whole_(request.groups.whole_parameters && request.train),
+        once_(request.train && world_ > 1 && config_.shard().reduce_once() &&
+              MicroBatches(config_.data(), world_) > 1),
+        rounds_(config_.precision().reduce() == BF16),
         builder_(&step_.graph) {
     step_.compute = ComputeDType(config_.precision().compute());
   }
@@ -44,7 +48,8 @@ class StepBuilder {
         {kReplicateGroup, request_.groups.replicate, request_.groups.shard}};
     AddPersistent();
     if (request_.train) {
-      SG_RETURN_IF_ERROR(Micro());
+      SG_RETURN_IF_ERROR(Micro("micro", /*last=*/!once_));
+      if (once_) SG_RETURN_IF_ERROR(Micro(kLastMicroPhase, /*last=*/true));
       Update();
     }
     if (request_.evaluate) SG_RETURN_IF_ERROR(Evaluate());
@@ -102,6 +107,12 @@ class StepBuilder {
         buffers.gradient =
             Persistent(unit.name, "gradient", MemoryKind::kGradientShard,
                        DType::kF32, n, Lifetime::kStep);
+        buffers.accumulated = buffers.gradient;
+        if (once_ && layout_.shards() > 1) {
+          buffers.accumulated =
+              Persistent(unit.name, "accumulated", MemoryKind::kGradient,
+                         DType::kF32, unit.flat.padded_numel, Lifetime::kStep);
+        }
       }
       forward_.push_back(whole_ ? buffers.whole : buffers.compute);
       step_.units.push_back(buffers);
@@ -151,8 +162,8 @@ class StepBuilder {
     return Attributes().SetString(kGroupAttribute, group).SetInt("size", size);
   }
 
-  absl::Status Micro() {
-    builder_.SetPhase("micro");
+  absl::Status Micro(absl::string_view phase, bool last) {
+    builder_.SetPhase(phase);
     builder_.SetDirection(Direction::kForward);
     ParameterGather source = Source();
     SG_ASSIGN_OR_RETURN(
@@ -169,9 +180,11 @@ class StepBuilder {
             absl::StrCat("no parameter of \"", layout_.units()[i].name,
                          "\" is used by the model"));
       }
-      options.leaves.push_back({gathered.shard, [this, i](ValueId gradient) {
-                                  ReduceGradient(i, gradient);
-                                }});
+      options.leaves.push_back(
+          {ComesReduced() ? gathered.shard : gathered.whole,
+           [this, i, last](ValueId gradient) {
+             ReduceGradient(i, gradient, last);
+           }});
       GradientBase base;
       base.value = gathered.whole;
       base.dtype = DType::kF32;
@@ -185,34 +198,93 @@ class StepBuilder {
     return Rematerialize(step_.graph, builder_.phase());
   }
 
-  // A unit's gradient goes into its shard, summed over all ranks. It comes
-  // reduced over the shard group where its parameters were gathered.
-  void ReduceGradient(int i, ValueId gradient) {
-    Graph& graph = step_.graph;
+  // Whether the gradient of a gathered parameter is that of its shard, reduced
+  // over the shard group: the gradient of its all_gather.
+  bool ComesReduced() const {
+    return layout_.shards() > 1 && !whole_ && !once_ && !rounds_;
+  }
+
+  // A unit's gradient goes into its shard, summed over all ranks.
+  void ReduceGradient(int i, ValueId gradient, bool last) {
+    const ShardGroups& groups = request_.groups;
     const FlatParameter& flat = layout_.units()[i].flat;
-    const int64_t n = flat.shard_numel;
+    const UnitBuffers& buffers = step_.units[i];
+    const TensorType shard(DType::kF32, {flat.shard_numel});
     builder_.SetScope(flat.name);
     builder_.SetUnit(unit_ids_[i]);
-    if (whole_) {
-      gradient = builder_.Emit1("reduce_scatter", {gradient},
-                                Over(kShardGroup, layout_.shards()));
+    if (once_) {
+      gradient = Accumulate(buffers.accumulated, gradient);
+      if (!last) return;
     }
-    if (layout_.shards() > 1)
+    // What the last sum over ranks yields.
+    const auto sum = [&] {
+      return once_ ? Placement{buffers.gradient, 0, shard} : Stage(flat, shard);
+    };
+    if (ComesReduced()) {
+      Graph& graph = step_.graph;
       graph.buffers[graph.values[gradient].buffer].kind =
           MemoryKind::kReduceStage;
-    if (request_.groups.replicate > 1) {
-      gradient =
-          builder_.Emit1("all_reduce", {gradient},
-                         Over(kReplicateGroup, request_.groups.replicate));
+    } else if (groups.shard > 1) {
+      gradient = ScatterSum(
+          flat, gradient, kShardGroup, groups.shard,
+          groups.replicate == 1 || !rounds_ ? sum() : Stage(flat, shard));
     }
-    const ValueId shard = builder_.External(step_.units[i].gradient,
-                                            TensorType(DType::kF32, {n}));
-    const ValueId sum = builder_.Emit1(
-        "accumulate",
-        {shard, gradient, State(offsetof(StepState, micro), kI64Scalar)});
-    // Behind the reduction on its lane, so that compute does not wait for it.
+    if (groups.replicate > 1 && !rounds_) {
+      gradient = builder_.Emit1("all_reduce", {gradient},
+                                Over(kReplicateGroup, groups.replicate));
+    } else if (groups.replicate > 1) {
+      const TensorType piece(DType::kF32,
+                             {flat.shard_numel / groups.replicate});
+      const ValueId mine = ScatterSum(flat, gradient, kReplicateGroup,
+                                      groups.replicate, Stage(flat, piece));
+      gradient = OnReduceLane(
+          builder_.Emit1("all_gather", {mine},
+                         Over(kReplicateGroup, groups.replicate), sum()));
+    }
+    if (!once_) Accumulate(buffers.gradient, gradient);
+  }
+
+  // The sum over the ranks of a group, of which each gets its piece. Where what
+  // is sent is rounded, ranks exchange pieces and add them up themselves.
+  ValueId ScatterSum(const FlatParameter& flat, ValueId whole,
+                     absl::string_view group, int size, Placement sum) {
+    if (!rounds_) {
+      return builder_.Emit1("reduce_scatter", {whole}, Over(group, size), sum);
+    }
+    const TensorType rounded(DType::kBF16, builder_.type(whole).shape);
+    const ValueId sent = OnReduceLane(
+        builder_.Emit1("cast", {whole},
+                       Attributes().SetString("dtype", DTypeName(DType::kBF16)),
+                       Stage(flat, rounded)));
+    const ValueId pieces = builder_.Emit1(
+        "all_to_all", {sent}, Over(group, size), Stage(flat, rounded));
+    return OnReduceLane(builder_.Emit1("sum_pieces", {pieces},
+                                       Attributes().SetInt("size", size), sum));
+  }
+
+  Placement Stage(const FlatParameter& flat, const TensorType& type) {
+    Buffer buffer;
+    buffer.name = absl::StrCat(flat.name, "/stage");
+    buffer.bytes = type.span_bytes();
+    buffer.kind = MemoryKind::kReduceStage;
+    return Placement{builder_.AddBuffer(std::move(buffer)), 0, type};
+  }
+
+  // Behind the reduction on its lane, so that compute does not wait for it.
+  ValueId OnReduceLane(ValueId result) {
+    Graph& graph = step_.graph;
     if (world_ > 1)
-      graph.nodes[graph.values[sum].producer].lane = LaneKind::kReduce;
+      graph.nodes[graph.values[result].producer].lane = LaneKind::kReduce;
+    return result;
+  }
+
+  // Adds to what the micro-batches before have left.
+  ValueId Accumulate(BufferId buffer, ValueId gradient) {
+    const TensorType type = builder_.type(gradient);
+    const ValueId before = builder_.External(buffer, type);
+    return OnReduceLane(builder_.Emit1(
+        "accumulate",
+        {before, gradient, State(offsetof(StepState, micro), kI64Scalar)}));
   }
 
   void Update() {
@@ -399,7 +471,9 @@ class StepBuilder {
   const TrainConfig& config_;
   const ShardLayout& layout_;
   const int world_;
-  const bool whole_;  // parameters are kept whole
+  const bool whole_;   // parameters are kept whole
+  const bool once_;    // gradients are reduced with the last micro-batch only
+  const bool rounds_;  // to BF16 what of gradients is sent
   StepGraph step_;
   GraphBuilder builder_;
   std::vector<UnitId> unit_ids_;

@@ -9,7 +9,8 @@
 //
 // Phases:
 // - micro: forward, backward, reduction into the gradient shards; once per
-//   micro-batch.
+//   micro-batch. With ShardSpec::reduce_once gradients only add up here, and
+//   micro@last, in place of micro for the last micro-batch, reduces them.
 // - update: norm, clip, optimizer, and the gathering of parameters that are
 //   kept whole; once per step.
 // - eval: forward, loss; once per held-out batch (StepState::micro counts
@@ -37,6 +38,8 @@ namespace shardgraph {
 
 // Name of the phase that gathers; there only where parameters are kept whole.
 inline constexpr char kGatherPhase[] = "gather";
+// Of the phase for the last micro-batch; there only where it differs.
+inline constexpr char kLastMicroPhase[] = "micro@last";
 
 struct GenerateShape {
   int64_t batch = 1;
@@ -68,6 +71,9 @@ struct UnitBuffers {
       kNone;  // F32; AdamW's moments, SGD's momentum buffer in exp_avg
   BufferId exp_avg_sq = kNone;
   BufferId gradient = kNone;  // F32, step lifetime
+  // Where gradients that are reduced once add up: F32 [padded_numel], step
+  // lifetime; `gradient` itself with one shard.
+  BufferId accumulated = kNone;
 };
 
 struct StepGraph {

@@ -40,6 +40,8 @@ Trainer::Trainer(const TrainerOptions& options) : options_(options) {
             options.rank};
   micro_batches_ = MicroBatches(data, options.world_size);
   micro_ = graph.FindPhase("micro");
+  last_micro_ = graph.FindPhase(kLastMicroPhase);
+  if (last_micro_ == kNone) last_micro_ = micro_;
   update_ = graph.FindPhase("update");
   eval_ = graph.FindPhase("eval");
   eval_reduce_ = graph.FindPhase("eval_reduce");
@@ -99,8 +101,9 @@ absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
   for (int64_t micro = 0; micro < micro_batches_; ++micro) {
     SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, micro), micro));
     SG_RETURN_IF_ERROR(WriteBatch(batch_));
-    SG_RETURN_IF_ERROR(executor.Enqueue(micro_));
-    if (micro + 1 < micro_batches_) {  // while the lanes work
+    const bool last = micro + 1 == micro_batches_;
+    SG_RETURN_IF_ERROR(executor.Enqueue(last ? last_micro_ : micro_));
+    if (!last) {  // while the lanes work
       SG_RETURN_IF_ERROR(options_.training(step, micro + 1, &next_));
       std::swap(batch_, next_);
     }

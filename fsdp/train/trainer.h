@@ -74,7 +74,7 @@ class Trainer {
   TrainerOptions options_;
   BatchShape shape_;
   int64_t micro_batches_;
-  PhaseId micro_, update_, eval_, eval_reduce_;
+  PhaseId micro_, last_micro_, update_, eval_, eval_reduce_;
   ValueId tokens_, targets_, sequence_ids_, loss_pair_, gradient_norm_;
   bool begun_ = false;
   double model_flops_ = 0;  // of one step, all ranks

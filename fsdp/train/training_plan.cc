@@ -63,8 +63,10 @@ absl::StatusOr<std::unique_ptr<TrainingPlan>> MakeTrainingPlan(
   SG_ASSIGN_OR_RETURN(result->model, MakeModel(config.model()));
   SG_ASSIGN_OR_RETURN(result->groups,
                       GroupsOf(config.shard(), request.world_size));
-  SG_ASSIGN_OR_RETURN(result->layout, MakeLayout(*result->model, config.shard(),
-                                                 result->groups.shard));
+  SG_ASSIGN_OR_RETURN(
+      result->layout,
+      MakeLayout(*result->model, config.shard(), result->groups.shard,
+                 PiecesOf(result->groups, config.precision().reduce())));
 
   StepRequest step;
   step.model = result->model.get();

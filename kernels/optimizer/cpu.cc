@@ -85,6 +85,28 @@ absl::StatusOr<Prepared> PrepareAccumulate(const KernelContext& context) {
   });
 }
 
+absl::StatusOr<Prepared> PrepareSumPieces(const KernelContext& context) {
+  return MakeKernel([run = SG_BEST_CPU_TARGET(RunPointwise),
+                     pieces =
+                         static_cast<const char*>(context.operands[0].data),
+                     sum = context.results[0].as<float>(),
+                     type = ElementTypeOf(context.operands[0].type.dtype),
+                     n = context.results[0].type.num_elements(),
+                     size = context.attributes->Int("size")](Lane& lane) {
+    lane.pool->ParallelFor(n, kPointwiseGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t piece = 0; piece < size; ++piece) {
+        PointwiseRun part;
+        part.function = piece == 0 ? Pointwise::kCast : Pointwise::kCastAdd;
+        part.type = type;
+        part.n = end - begin;
+        part.in[0] = pieces + (piece * n + begin) * SizeOfElement(type);
+        part.out[0] = sum + begin;
+        run(part);
+      }
+    });
+  });
+}
+
 // A float for each block that a shard of n elements may touch.
 int64_t SumOfSquaresWorkspace(const Attributes&,
                               absl::Span<const TensorType> operands,
@@ -291,6 +313,7 @@ absl::StatusOr<Prepared> PrepareAdvanceState(const KernelContext& context) {
 absl::Span<const KernelDef> OptimizerCpuKernels() {
   static constexpr KernelDef kernels[] = {
       {.op = "accumulate", .prepare = PrepareAccumulate},
+      {.op = "sum_pieces", .prepare = PrepareSumPieces},
       {.op = "sum_of_squares",
        .workspace = SumOfSquaresWorkspace,
        .prepare = PrepareSumOfSquares},

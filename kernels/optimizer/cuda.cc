@@ -148,6 +148,18 @@ absl::StatusOr<Prepared> PrepareAccumulate(const KernelContext& context) {
   });
 }
 
+absl::StatusOr<Prepared> PrepareSumPieces(const KernelContext& context) {
+  cuda::SumPiecesLaunch launch;
+  launch.type = cuda::ElementOf(context.operands[0].type);
+  launch.pieces = context.operands[0].data;
+  launch.sum = context.results[0].as<float>();
+  launch.n = context.results[0].type.num_elements();
+  launch.size = context.attributes->Int("size");
+  return cuda::MakeCudaKernel("sum_pieces", [launch](cudaStream_t stream) {
+    return LaunchSumPieces(launch, stream);
+  });
+}
+
 absl::StatusOr<Prepared> PrepareFinishGradients(const KernelContext& context) {
   cuda::FinishGradientsLaunch launch;
   launch.sums = context.operands[0].as<double>();
@@ -183,6 +195,7 @@ absl::StatusOr<Prepared> PrepareAdvanceState(const KernelContext& context) {
 absl::Span<const KernelDef> OptimizerCudaKernels() {
   static constexpr KernelDef kernels[] = {
       {.op = "accumulate", .prepare = PrepareAccumulate},
+      {.op = "sum_pieces", .prepare = PrepareSumPieces},
       {.op = "sum_of_squares",
        .workspace = SumOfSquaresWorkspace,
        .prepare = PrepareSumOfSquares},

@@ -237,6 +237,20 @@ __global__ __launch_bounds__(kThreads) void AccumulateKernel(
   }
 }
 
+template <typename T>
+__global__ __launch_bounds__(kThreads) void SumPiecesKernel(
+    const T* __restrict__ pieces, float* __restrict__ sum, int64_t n,
+    int64_t size) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+       i < n; i += step) {
+    float total = ToFloat(pieces[i]);
+    for (int64_t piece = 1; piece < size; ++piece)
+      total += ToFloat(pieces[piece * n + i]);
+    sum[i] = total;
+  }
+}
+
 __global__ void FinishGradientsKernel(FinishGradientsLaunch a) {
   double sum = 0;
   for (int64_t i = 0; i < a.count; ++i) sum += a.sums[i];
@@ -272,6 +286,13 @@ cudaError_t Accumulate(const AccumulateLaunch& launch, cudaStream_t stream) {
                 stream, static_cast<T*>(launch.destination),
                 static_cast<const T*>(launch.contribution), launch.n,
                 launch.micro, vector);
+}
+
+template <typename T>
+cudaError_t SumPieces(const SumPiecesLaunch& launch, cudaStream_t stream) {
+  return Launch(SumPiecesKernel<T>, Blocks(launch.n, kThreads), kThreads, 0,
+                stream, static_cast<const T*>(launch.pieces), launch.sum,
+                launch.n, launch.size);
 }
 
 }  // namespace
@@ -310,6 +331,14 @@ cudaError_t LaunchAccumulate(const AccumulateLaunch& launch,
   if (launch.n == 0) return cudaSuccess;
   return launch.f64 ? Accumulate<double>(launch, stream)
                     : Accumulate<float>(launch, stream);
+}
+
+cudaError_t LaunchSumPieces(const SumPiecesLaunch& launch,
+                            cudaStream_t stream) {
+  if (launch.n == 0) return cudaSuccess;
+  return launch.type == ElementType::kBF16
+             ? SumPieces<__nv_bfloat16>(launch, stream)
+             : SumPieces<float>(launch, stream);
 }
 
 cudaError_t LaunchFinishGradients(const FinishGradientsLaunch& launch,

@@ -86,6 +86,15 @@ struct AccumulateLaunch {
 cudaError_t LaunchAccumulate(const AccumulateLaunch& launch,
                              cudaStream_t stream);
 
+struct SumPiecesLaunch {
+  ElementType type = ElementType::kF32;
+  const void* pieces = nullptr;
+  float* sum = nullptr;
+  int64_t n = 0;  // of the sum
+  int64_t size = 1;
+};
+cudaError_t LaunchSumPieces(const SumPiecesLaunch& launch, cudaStream_t stream);
+
 struct FinishGradientsLaunch {
   const double* sums = nullptr;
   int64_t count = 0;

@@ -61,6 +61,24 @@ absl::Status InferAccumulate(const Attributes&,
   return absl::OkStatus();
 }
 
+absl::Status InferSumPieces(const Attributes& attributes,
+                            absl::Span<const TensorType> operands,
+                            std::vector<TensorType>* results) {
+  SG_RETURN_IF_ERROR(CheckCount(operands, {"pieces"}));
+  SG_RETURN_IF_ERROR(CheckRank(operands[0], "pieces", 1, 1));
+  SG_RETURN_IF_ERROR(
+      CheckDType(operands[0], "pieces", {DType::kBF16, DType::kF32}));
+  SG_RETURN_IF_ERROR(CheckAttribute(attributes, "size"));
+  const int64_t size = attributes.Int("size");
+  if (size < 1 || operands[0].dim(0) % size != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attribute size is ", size, ", must be at least 1 and ",
+                     "divide the ", operands[0].dim(0), " elements of pieces"));
+  }
+  results->push_back(TensorType(DType::kF32, {operands[0].dim(0) / size}));
+  return absl::OkStatus();
+}
+
 absl::Status InferSumOfSquares(const Attributes& attributes,
                                absl::Span<const TensorType> operands,
                                std::vector<TensorType>* results) {
@@ -199,6 +217,7 @@ absl::Span<const OpDef* const> OptimizerOps() {
                 .infer = InferAccumulate,
                 .cost = Cost<1>,
                 .in_place = {0}},
+      new OpDef{.name = "sum_pieces", .infer = InferSumPieces, .cost = Cost<1>},
       new OpDef{.name = "sum_of_squares",
                 .infer = InferSumOfSquares,
                 .cost = Cost<2>},

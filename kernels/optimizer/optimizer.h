@@ -16,6 +16,12 @@
 //   F32 or F64, both alike; any shape. On micro-batch 0 destination may hold
 //   anything, NaN included.
 //
+// sum_pieces(pieces[size * n]) -> F32[n]
+//   BF16 or F32. Attribute: size, at least 1. result[i] = pieces[i] +
+//   pieces[n + i] + ..., added in this order in FP32. Behind an all_to_all the
+//   pieces are those of the ranks, in order: a reduction that rounds only what
+//   is sent.
+//
 // sum_of_squares(gradient F32[n]) -> F64 scalar
 //   Attributes: segments, group. FP32 partial sums over each block of 4,096
 //   elements of the flat parameter (clipped to shard and segments), added up in

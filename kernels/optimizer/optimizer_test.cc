@@ -139,6 +139,14 @@ OpCase AccumulateCase(DType dtype, Dims shape, double micro) {
   return op_case;
 }
 
+OpCase SumPiecesCase(DType dtype, int64_t n, int64_t size) {
+  OpCase op_case;
+  op_case.op = Op("sum_pieces");
+  op_case.attributes.SetInt("size", size);
+  op_case.operands = {Fixed(TensorType(dtype, {n * size}), -1, 1)};
+  return op_case;
+}
+
 OpCase FinishCase(std::vector<double> sums, double tokens, double nominal,
                   double loss_scale, double max_norm) {
   OpCase op_case;
@@ -185,6 +193,12 @@ std::vector<OpCase> Cases() {
       cases.push_back(AccumulateCase(dtype, {0}, micro));
       cases.push_back(AccumulateCase(dtype, {20001}, micro));
       cases.push_back(AccumulateCase(dtype, {3, 5}, micro));
+    }
+  }
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const int64_t n : {0, 1, 7, 20001}) {
+      for (const int64_t size : {1, 2, 5})
+        cases.push_back(SumPiecesCase(dtype, n, size));
     }
   }
   cases.push_back(FinishCase({}, 10, 12, 1, 1));
@@ -383,6 +397,18 @@ TEST(FinishGradients, AveragesClipsAndFlags) {
       EXPECT_EQ(r[2][0], 1);
     }
   }
+}
+
+// In FP32 and in order: 1 + 2^-24 - 1 is 0, 1 - 1 + 2^-24 is not.
+TEST(SumPieces, AddsInOrder) {
+  OpCase op_case;
+  op_case.op = Op("sum_pieces");
+  op_case.attributes.SetInt("size", 3);
+  op_case.operands = {Fixed(TensorType(DType::kBF16, {6}),
+                            {1, 1, std::exp2(-24), -1, -1, std::exp2(-24)})};
+  const auto sums = Evaluate(op_case, OptimizerCpuKernels(), false);
+  EXPECT_EQ(sums[0][0], 0);
+  EXPECT_EQ(sums[0][1], std::exp2(-24));
 }
 
 TEST(Accumulate, FirstMicroBatchDiscardsWhatWasThere) {

@@ -34,6 +34,16 @@ void Accumulate(const ReferenceCall& call) {
   }
 }
 
+void SumPieces(const ReferenceCall& call) {
+  const int64_t n = call.result(0).size();
+  for (int64_t i = 0; i < n; ++i) {
+    double sum = 0;
+    for (int64_t at = i; at < call.operand(0).size(); at += n)
+      sum += call.operand(0).Get(at);
+    call.result(0).Set(sum, i);
+  }
+}
+
 void SumOfSquares(const ReferenceCall& call) {
   const int64_t offset = call.rank() * call.operand(0).size();
   double sum = 0, partial = 0;
@@ -134,6 +144,7 @@ void AdvanceState(const ReferenceCall& call) {
 absl::Span<const KernelDef> OptimizerReferenceKernels() {
   static constexpr KernelDef kernels[] = {
       {.op = "accumulate", .prepare = PrepareReference<Accumulate>},
+      {.op = "sum_pieces", .prepare = PrepareReference<SumPieces>},
       {.op = "sum_of_squares", .prepare = PrepareReference<SumOfSquares>},
       {.op = "finish_gradients", .prepare = PrepareReference<FinishGradients>},
       {.op = "adamw", .prepare = PrepareReference<AdamW>},

@@ -3,6 +3,7 @@
 // STRATEGY_MATRIX=full in the environment tries each with and without
 // recomputation, in one micro-batch and in three, on both models; otherwise
 // each once, so that every strategy meets every value of the others.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
@@ -115,6 +116,58 @@ TEST_P(StrategyParity, TwoRanksGiveTheSameBitsInBf16) {
     ASSERT_TRUE(other.ok()) << other.status();
     EXPECT_EQ(other->losses, first->losses);
     EXPECT_EQ(other->weights, first->weights);
+  }
+}
+
+// Accumulated whole and reduced once: the same but for the order of sums.
+TEST_P(StrategyParity, ReducingOnceGivesTheNumbersOfOneRank) {
+  TrainingRunOptions options;
+  const absl::StatusOr<TrainingRunResult> one =
+      RunTraining(ParityConfig(GetParam(), 12), options);
+  ASSERT_TRUE(one.ok()) << one.status();
+  for (const Mesh& mesh : Meshes(4)) {
+    if (mesh.world == 1 || mesh.world == 3) continue;
+    SCOPED_TRACE(mesh.ToString());
+    options.world_size = mesh.world;
+    const absl::StatusOr<TrainingRunResult> run = RunTraining(
+        ParityConfig(GetParam(), 12 / mesh.world / 3,
+                     With(mesh.overrides, "shard.reduce_once=true")),
+        options);
+    ASSERT_TRUE(run.ok()) << run.status();
+    ExpectSame(*run, *one);
+    if (HasFailure()) return;
+  }
+}
+
+// Each rank's part of a gradient is rounded once for each sum, of which HYBRID
+// has two: by up to 2^-9 of an element. Parts may be larger than their sum.
+TEST_P(StrategyParity, ReducingInBf16RoundsWhatIsSent) {
+  TrainingRunOptions options;
+  const absl::StatusOr<TrainingRunResult> one =
+      RunTraining(ParityConfig(GetParam(), 12, {"run.steps=1"}), options);
+  ASSERT_TRUE(one.ok()) << one.status();
+  for (const Mesh& mesh : Meshes(4)) {
+    if (mesh.world == 1) continue;
+    for (const char* once : {"false", "true"}) {
+      SCOPED_TRACE(absl::StrCat(mesh.ToString(), ", once ", once));
+      options.world_size = mesh.world;
+      std::vector<std::string> overrides = mesh.overrides;
+      overrides.insert(overrides.end(),
+                       {"run.steps=1", "precision.reduce=BF16",
+                        absl::StrCat("shard.reduce_once=", once)});
+      const absl::StatusOr<TrainingRunResult> run = RunTraining(
+          ParityConfig(GetParam(), 12 / mesh.world / 2, overrides), options);
+      ASSERT_TRUE(run.ok()) << run.status();
+      EXPECT_NEAR(run->losses[0], one->losses[0], 1e-6);
+      double worst = 0;
+      for (const auto& [name, gradient] : one->gradients) {
+        const double difference =
+            RelativeDifference(run->gradients.at(name), gradient);
+        EXPECT_LE(difference, std::exp2(-7)) << name;
+        worst = std::max(worst, difference);
+      }
+      EXPECT_GE(worst, std::exp2(-11));
+    }
   }
 }
 

@@ -70,6 +70,7 @@ void DrawShard(Draw& draw, const Model& model, int world, ShardSpec* shard) {
     shard->set_reshard_after_forward(MayReshard(shard->strategy()) &&
                                      draw.Chance(50));
   }
+  shard->set_reduce_once(draw.Chance(30));
   if (draw.Chance(80)) shard->set_prefetch(draw.Int(0, 4));
   if (draw.Chance(30)) {
     const int prefetch = shard->has_prefetch() ? shard->prefetch() : 1;
@@ -107,6 +108,7 @@ RandomTraining DrawTraining(uint64_t seed) {
                      << config.model().ShortDebugString();
   DrawShard(draw, **model, training.world, config.mutable_shard());
   config.mutable_precision()->set_compute(draw.Pick({FP32, BF16}));
+  config.mutable_precision()->set_reduce(draw.Pick({FP32, FP32, BF16}));
 
   OptimizerSpec* optimizer = config.mutable_optimizer();
   optimizer->set_kind(draw.Pick({OptimizerSpec::ADAMW, OptimizerSpec::SGD}));

@@ -206,6 +206,61 @@ TEST(PlanJson, BytesOfEveryStrategyByFormula) {
   }
 }
 
+// Four micro-batches: reduced once in place of four times, in BF16 in place of
+// FP32; sums over replicas come back in FP32.
+TEST(PlanJson, BytesOfReductionsByFormula) {
+  struct Case {
+    const char* strategy;
+    int64_t shard, replicate;  // ranks of a group
+  };
+  for (const Case& c : {Case{"FULL_SHARD", 4, 1}, Case{"ZERO1", 4, 1},
+                        Case{"NO_SHARD", 1, 4}, Case{"HYBRID", 2, 2}}) {
+    for (const bool once : {false, true}) {
+      for (const bool rounds : {false, true}) {
+        SCOPED_TRACE(absl::StrCat(c.strategy, once ? ", once" : "",
+                                  rounds ? ", in BF16" : ""));
+        std::vector<std::string> args = {
+            "--config=quickstart",
+            "--world_size=4",
+            "--target=h100",
+            "--format=json",
+            "data.batch_size=32",
+            "data.micro_batch_size=2",
+            absl::StrCat("shard.strategy=", c.strategy),
+            absl::StrCat("shard.reduce_once=", once ? "true" : "false"),
+            absl::StrCat("precision.reduce=", rounds ? "BF16" : "FP32")};
+        if (std::string(c.strategy) == "HYBRID")
+          args.push_back("shard.shard_group_size=2");
+        const Json json = Json::parse(PlanOf(args));
+        int64_t shards = 0;
+        for (const Json& unit : json["units"])
+          shards += unit["shard_numel"].get<int64_t>();
+        const int64_t times = once ? 1 : 4;
+        const Json& communication = json["communication"];
+        EXPECT_EQ(communication["reduce_scatter_bytes"],
+                  rounds ? 0 : times * shards * (c.shard - 1) * 4);
+        EXPECT_EQ(communication["all_to_all_bytes"],
+                  rounds ? times * 2 *
+                               (shards * (c.shard - 1) +
+                                shards / c.replicate * (c.replicate - 1))
+                         : 0);
+        if (c.shard == 1) {
+          EXPECT_EQ(communication["all_gather_bytes"],
+                    rounds ? times * 4 * shards / 4 * 3 : 0);
+        }
+        const int64_t small =
+            2 * 9 * 8 * (c.shard - 1) / c.shard + 2 * 16 * 3 / 4;
+        EXPECT_EQ(communication["all_reduce_bytes"],
+                  small + (rounds ? 0
+                                  : times * 2 * 4 * shards * (c.replicate - 1) /
+                                        c.replicate));
+        EXPECT_EQ(json["micro_batches"], 4);
+        EXPECT_EQ(json["phases"].size(), once ? 3u : 2u);
+      }
+    }
+  }
+}
+
 TEST(PlanJson, RecomputationIsNoModelWork) {
   const std::vector<std::string> args = {"--config=quickstart",
                                          "--format=json"};

@@ -47,8 +47,11 @@ absl::StatusOr<PlanReport> MakeReport(const std::string& config_name,
   }
   for (int lane = 0; lane < plan.plan.num_lanes; ++lane)
     report.lanes.push_back({LaneName(lane, plan.plan.num_lanes)});
+  const bool has_last = graph.FindPhase(kLastMicroPhase) != kNone;
   for (const auto& [name, runs] :
-       {std::pair<const char*, int64_t>{"micro", report.micro_batches},
+       {std::pair<const char*, int64_t>{"micro",
+                                        report.micro_batches - has_last},
+        {kLastMicroPhase, 1},
         {"update", 1}}) {
     const PhaseId phase = graph.FindPhase(name);
     if (phase == kNone) continue;

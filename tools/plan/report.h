@@ -39,7 +39,7 @@ struct PlanReport {
   int world_size = 1;
   int64_t micro_batches = 1;
 
-  std::vector<StepPhase> step;           // micro, update
+  std::vector<StepPhase> step;           // micro, micro@last, update
   std::vector<PhaseTimeline> timelines;  // by phase, by the cost model
   double step_seconds = 0;
   std::vector<LaneUse> lanes;
