@@ -70,16 +70,8 @@ class Rank {
   // `result`: null, or where losses and norms go.
   absl::Status Run(CommunicatorFactory* factory, Whole* initial, Whole* weights,
                    Whole* gradients, TrainingRunResult* result) {
-    CpuBackendOptions backend_options;
-    backend_options.kernels =
-        options_.kernels != nullptr ? options_.kernels : &CpuKernels();
-    backend_options.threads = options_.threads;
-    backend_options.allocate = [this, factory](int64_t bytes) {
-      device_bytes_ += bytes;
-      return factory->AllocateWindow(bytes);
-    };
     SG_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
-                        MakeCpuBackend(std::move(backend_options)));
+                        MakeBackend(*factory));
     ExecutorOptions executor_options;
     executor_options.backend = backend.get();
     executor_options.communicators = factory;
@@ -140,6 +132,21 @@ class Rank {
   int64_t device_bytes() const { return device_bytes_; }
 
  private:
+  absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(
+      CommunicatorFactory& factory) {
+    auto allocate = [this, &factory](int64_t bytes) {
+      device_bytes_ += bytes;
+      return factory.AllocateWindow(bytes);
+    };
+    if (options_.backend != nullptr) return options_.backend(factory, allocate);
+    CpuBackendOptions cpu;
+    cpu.kernels =
+        options_.kernels != nullptr ? options_.kernels : &CpuKernels();
+    cpu.threads = options_.threads;
+    cpu.allocate = allocate;
+    return MakeCpuBackend(std::move(cpu));
+  }
+
   absl::Status Collect(ShardWriter& writer, Whole* whole) {
     for (const HeldRange& range : writer.Held()) {
       std::vector<float> values(range.elements);
@@ -247,7 +254,8 @@ absl::StatusOr<TrainingRunResult> RunTraining(
   SG_ASSIGN_OR_RETURN(const std::unique_ptr<TrainingPlan> plan,
                       MakePlan(options, &config));
   std::vector<std::unique_ptr<CommunicatorFactory>> factories =
-      MakeLoopbackWorld(options.world_size);
+      options.world != nullptr ? options.world(options.world_size)
+                               : MakeLoopbackWorld(options.world_size);
   TrainingRunResult result;
   // Before the steps, whose allocations are counted.
   result.losses.reserve(config.run().steps());

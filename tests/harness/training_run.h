@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "fsdp/data/batches.h"
 #include "fsdp/train/training_plan.h"
 #include "graph/executor.h"
+#include "kernels/backend.h"
 #include "kernels/collective/communicator.h"
 #include "kernels/kernel.h"
 #include "proto/train.pb.h"
@@ -25,6 +27,15 @@ struct TrainingRunOptions {
   int threads = 1;                       // compute threads of each rank
   const KernelTable* kernels = nullptr;  // null: those of the CPU backend
   TargetSpec target;                     // lanes 0: two
+  // A rank's backend, with memory from `allocate`; made on the rank's thread.
+  // Null: the CPU backend.
+  std::function<absl::StatusOr<std::unique_ptr<Backend>>(
+      CommunicatorFactory& factory,
+      std::function<absl::StatusOr<void*>(int64_t bytes)> allocate)>
+      backend;
+  // What connects `size` ranks, that of rank r at r. Null: loopback.
+  std::function<std::vector<std::unique_ptr<CommunicatorFactory>>(int size)>
+      world;
   // Sequence g of the run: fills `tokens` and `targets` of sequence_length
   // each. Null: counting tokens, a third of the sequences with some targets
   // masked.
