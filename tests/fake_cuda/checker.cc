@@ -63,6 +63,7 @@ struct State {
   unsigned syncs[1024] = {};  // __syncwarp calls passed by each thread.
 
   std::vector<Shared> shared;        // Variables; the last is dynamic memory.
+  Shared* last_shared = nullptr;     // The one last accessed.
   const char* live_begin = nullptr;  // The allocation last accessed.
   const char* live_end = nullptr;
   const void* pc = nullptr;
@@ -256,6 +257,7 @@ std::string Where(const char* p) {
   for (Shared& s : g.shared) {
     if (p >= s.begin && p < s.begin + s.bytes) {
       *shared = true;
+      g.last_shared = &s;
       return &s.cells[static_cast<size_t>(p - s.begin) / 2];
     }
   }
@@ -285,6 +287,10 @@ std::string Where(const char* p) {
   bool shared = false;
   if (FAKE_CUDA_LIKELY(p >= g.live_begin && p + bytes <= g.live_end)) {
     cells = g.memory->CellOf(p);
+  } else if (Shared* s = g.last_shared; s != nullptr && p >= s->begin &&
+                                        p + bytes <= s->begin + s->bytes) {
+    shared = true;
+    cells = &s->cells[static_cast<size_t>(p - s->begin) / 2];
   } else {
     cells = FindSlowly(p, bytes, kind, &shared);
     if (cells == nullptr) return;
