@@ -260,6 +260,11 @@ std::vector<OpCase> Cases() {
   return cases;
 }
 
+std::vector<TestKernels> Backends() {
+  return {AttentionReferenceKernels(), AttentionCpuKernels(),
+          OnCuda(AttentionCudaKernels())};
+}
+
 TEST(Attention, Reference) {
   CheckKernels(Cases(), AttentionReferenceKernels(),
                AttentionReferenceKernels());
@@ -318,8 +323,7 @@ TEST(Attention, DropoutKeepsTheMeanAndDependsOnTheStep) {
 TEST(Attention, AQueryThatSeesNoKeyIsZero) {
   Shapes shapes = {
       .queries = 2, .keys = 0, .heads = 1, .kv_heads = 1, .width = 3};
-  for (const auto& kernels :
-       {AttentionReferenceKernels(), AttentionCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     const auto results = Evaluate(Forward(shapes), kernels, false);
     EXPECT_EQ(results[0], ResultValues(6, 0.0));
     EXPECT_EQ(results[1],
@@ -343,8 +347,7 @@ TEST(Attention, NanIsNotTakenForAKeyOutOfSight) {
     return std::count_if(values.begin() + begin, values.begin() + end,
                          [](double x) { return std::isnan(x); });
   };
-  for (const auto& kernels :
-       {AttentionReferenceKernels(), AttentionCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     for (int operand = 0; operand < 3; ++operand) {
       SCOPED_TRACE(operand);
       OpCase forward = Forward(shapes);

@@ -103,6 +103,11 @@ std::vector<OpCase> Cases() {
   return cases;
 }
 
+std::vector<TestKernels> Backends() {
+  return {EmbeddingReferenceKernels(), EmbeddingCpuKernels(),
+          OnCuda(EmbeddingCudaKernels())};
+}
+
 TEST(Embedding, Reference) {
   CheckKernels(Cases(), EmbeddingReferenceKernels(),
                EmbeddingReferenceKernels());
@@ -128,15 +133,17 @@ TEST(Embedding, IdsOutsideTheTableReadNothing) {
   OpCase op_case = LookUp(DType::kF32, 3, 2, 2);
   op_case.operands[0].values = {-1, 1, 2};
   op_case.operands[1].values = {1, 2, 3, 4};
-  EXPECT_EQ(Evaluate(op_case, EmbeddingCpuKernels(), false)[0],
-            (std::vector<double>{0, 0, 3, 4, 0, 0}));
+  for (const TestKernels& kernels :
+       {TestKernels(EmbeddingCpuKernels()), OnCuda(EmbeddingCudaKernels())}) {
+    EXPECT_EQ(Evaluate(op_case, kernels, false)[0],
+              (std::vector<double>{0, 0, 3, 4, 0, 0}));
+  }
   EXPECT_DEATH(Evaluate(op_case, EmbeddingReferenceKernels(), false),
                "id -1 at position 0 is outside the table of 2 rows");
   OpCase gradient = Gradient(DType::kF32, DType::kF32, 3, 2, 1, false);
   gradient.operands[0].values = {-1, 1, 2};
   gradient.operands[1].values = {5, 6, 7};
-  for (const auto kernels :
-       {EmbeddingReferenceKernels(), EmbeddingCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     EXPECT_EQ(Evaluate(gradient, kernels, false)[0],
               (std::vector<double>{0, 6}));
   }
@@ -164,8 +171,7 @@ TEST(Rotary, KnownValues) {
   OpCase op_case = Rotary(DType::kF32, {1, 2, 1, 4}, {8, 4, 4, 1}, {}, false);
   op_case.operands[0].values = {1, 2, 3, 4, 1, 2, 3, 4};
   op_case.operands[1].values = {0, 2};
-  for (const auto kernels :
-       {EmbeddingReferenceKernels(), EmbeddingCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     const auto y = Evaluate(op_case, kernels, false)[0];
     EXPECT_EQ(std::vector<double>(y.begin(), y.begin() + 4),
               (std::vector<double>{1, 2, 3, 4}));

@@ -53,6 +53,11 @@ std::vector<OpCase> Cases() {
   return cases;
 }
 
+std::vector<TestKernels> Backends() {
+  return {LayoutReferenceKernels(), LayoutCpuKernels(),
+          OnCuda(LayoutCudaKernels())};
+}
+
 TEST(Layout, Reference) {
   CheckKernels(Cases(), LayoutReferenceKernels(), LayoutReferenceKernels());
 }
@@ -73,7 +78,7 @@ TEST(Layout, CasesAreComplete) {
 }
 
 TEST(Fill, EveryDType) {
-  for (const auto kernels : {LayoutReferenceKernels(), LayoutCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     for (const char* dtype :
          {"F32", "BF16", "F16", "F64", "I32", "I64", "U8", "U16", "U32"}) {
       EXPECT_EQ(Evaluate(Fill(dtype, {3}, 200), kernels, false)[0],
@@ -88,7 +93,7 @@ TEST(KvWrite, WritesRowsFromThePositionOn) {
   OpCase op_case = KvWrite(DType::kF32, 2, 5, {24, 12, 4, 1});
   op_case.operands[0].values.assign(2 * 6 * 12, 1);
   op_case.operands[1].values.assign(2 * 2 * 12, 2);
-  for (const auto kernels : {LayoutReferenceKernels(), LayoutCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     const auto cache = Evaluate(op_case, kernels, false)[0];
     for (int i = 0; i < 2 * 6 * 12; ++i)
       EXPECT_EQ(cache[i], i / 12 % 6 == 5 ? 2 : 1);  // the row behind is lost

@@ -96,6 +96,10 @@ std::vector<OpCase> Cases() {
   return cases;
 }
 
+std::vector<TestKernels> Backends() {
+  return {LossReferenceKernels(), LossCpuKernels(), OnCuda(LossCudaKernels())};
+}
+
 TEST(Loss, Reference) {
   CheckKernels(Cases(), LossReferenceKernels(), LossReferenceKernels());
 }
@@ -127,7 +131,7 @@ TEST(Loss, HugeLogitsStayFinite) {
   OpCase op_case = Forward({DType::kF32, 2, 2, 1, 2, {0, 1}});
   op_case.operands[0].values = {1000, 1000};
   op_case.operands[1].values = {1, -1};
-  for (const auto& kernels : {LossReferenceKernels(), LossCpuKernels()})
+  for (const TestKernels& kernels : Backends())
     EXPECT_EQ(Evaluate(op_case, kernels, false)[0], (ResultValues{2000, 2}));
 }
 
@@ -155,16 +159,20 @@ TEST(LossGradient, MatchesFiniteDifferences) {
 
 TEST(Loss, TheChunkSizeDoesNotChangeTheBits) {
   Shapes shapes = {DType::kBF16, 20, 90, 24, 20, SomeTargets(20, 90)};
-  const auto whole = Evaluate(Backward(shapes), LossCpuKernels(), false);
-  shapes.chunk_rows = 7;
-  const auto pieces = Evaluate(Backward(shapes), LossCpuKernels(), false);
-  EXPECT_EQ(whole[0], pieces[0]);
-  EXPECT_EQ(whole[1], pieces[1]);  // dweight is summed by chunks
+  for (const TestKernels& kernels :
+       {TestKernels(LossCpuKernels()), OnCuda(LossCudaKernels())}) {
+    shapes.chunk_rows = 20;
+    const auto whole = Evaluate(Backward(shapes), kernels, false);
+    shapes.chunk_rows = 7;
+    const auto pieces = Evaluate(Backward(shapes), kernels, false);
+    EXPECT_EQ(whole[0], pieces[0]);
+    EXPECT_EQ(whole[1], pieces[1]);  // dweight is summed by chunks
+  }
 }
 
 TEST(Loss, LeavingAGradientOutChangesNoOther) {
   const Shapes shapes = {DType::kBF16, 20, 90, 24, 7, SomeTargets(20, 90)};
-  for (const auto& kernels : {LossReferenceKernels(), LossCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     const auto all = Evaluate(Backward(shapes), kernels, false);
     for (const int64_t omit : {0b010, 0b100, 0b110}) {
       OpCase op_case = Backward(shapes);
@@ -197,8 +205,9 @@ TEST(LossDeathTest, TheReferenceRefusesATargetOutOfRange) {
   OpCase op_case = Forward({DType::kF32, 1, 5, 2, 1, {5}});
   EXPECT_DEATH(Evaluate(op_case, LossReferenceKernels(), false),
                "target 5 of row 0 is not in \\[0, 5\\)");
-  EXPECT_EQ(Evaluate(op_case, LossCpuKernels(), false)[0],
-            (ResultValues{0, 0}));
+  for (const TestKernels& kernels :
+       {TestKernels(LossCpuKernels()), OnCuda(LossCudaKernels())})
+    EXPECT_EQ(Evaluate(op_case, kernels, false)[0], (ResultValues{0, 0}));
 }
 
 // Large logits take no digits from probabilities.

@@ -189,7 +189,8 @@ TEST(Matmul, EveryOpHasCasesAndKernels) {
 }
 
 // On one backend, bit for bit.
-TEST(Matmul, FusedEqualsComposed) {
+void CheckFusedEqualsComposed(const TestKernels& matmul,
+                              const TestKernels& pointwise_kernels) {
   const auto with_values = [](OpCase op_case) {
     for (OperandCase& operand : op_case.operands) {
       operand.values = UniformValues(operand.type.num_elements(), -2, 2,
@@ -207,15 +208,14 @@ TEST(Matmul, FusedEqualsComposed) {
       SCOPED_TRACE(op_case.Name());
       const OpCase fused = with_values(op_case);
       const std::string function = fused.attributes.String("function");
-      const std::vector<ResultValues> results =
-          Evaluate(fused, MatmulCpuKernels(), false);
+      const std::vector<ResultValues> results = Evaluate(fused, matmul, false);
 
       OpCase product = fused;
       product.op = Matmul();
       product.result_strides.clear();
       const bool bias = fused.attributes.Int("bias") != 0;
       product.operands.resize(bias ? 3 : 2, fused.operands[0]);
-      const ResultValues y = Evaluate(product, MatmulCpuKernels(), false)[0];
+      const ResultValues y = Evaluate(product, matmul, false)[0];
       if (results.size() == 2) {
         EXPECT_EQ(results[0], y);
       }
@@ -242,9 +242,15 @@ TEST(Matmul, FusedEqualsComposed) {
           pointwise.operands.push_back(fused.operands.back());
       }
       EXPECT_EQ(results.back(),
-                Evaluate(pointwise, PointwiseCpuKernels(), false)[0]);
+                Evaluate(pointwise, pointwise_kernels, false)[0]);
     }
   }
+}
+
+TEST(Matmul, FusedEqualsComposed) {
+  CheckFusedEqualsComposed(MatmulCpuKernels(), PointwiseCpuKernels());
+  const TestKernels on_cuda = OnCuda(MatmulCudaKernels());
+  CheckFusedEqualsComposed(on_cuda, {PointwiseCudaKernels(), on_cuda.device});
 }
 
 TEST(Matmul, ReferenceByHand) {

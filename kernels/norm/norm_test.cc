@@ -155,6 +155,10 @@ std::vector<OpCase> Cases() {
   return cases;
 }
 
+std::vector<TestKernels> Backends() {
+  return {NormReferenceKernels(), NormCpuKernels(), OnCuda(NormCudaKernels())};
+}
+
 TEST(Norm, Reference) {
   CheckKernels(Cases(), NormReferenceKernels(), NormReferenceKernels());
 }
@@ -176,7 +180,7 @@ TEST(Norm, CasesAreComplete) {
 
 TEST(Norm, LeavingAGradientOutChangesNoOther) {
   const Input input = {{700, 9}, {9, 1}, {12, 1}};
-  for (const auto& kernels : {NormReferenceKernels(), NormCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     OpCase op_case =
         GradientCase(true, true, DType::kBF16, input, 0, DType::kF32);
     const auto all = Evaluate(op_case, kernels, false);
@@ -202,7 +206,7 @@ TEST(Norm, KnownValues) {
   rms_norm.attributes.SetDouble("epsilon", 0);
   rms_norm.operands = {OperandCase(row, {1, 7, 1, 7}),
                        OperandCase(vector, {5, 5, 10, 0})};
-  for (const auto kernels : {NormReferenceKernels(), NormCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     const auto y = Evaluate(layer_norm, kernels, false);
     EXPECT_EQ(y[0], (std::vector<double>{-1, 1, -2, 7}));
     EXPECT_EQ(y[1][0], 2);  // mean

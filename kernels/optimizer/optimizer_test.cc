@@ -210,6 +210,11 @@ std::vector<OpCase> Cases() {
   return cases;
 }
 
+std::vector<TestKernels> Backends() {
+  return {OptimizerReferenceKernels(), OptimizerCpuKernels(),
+          OnCuda(OptimizerCudaKernels())};
+}
+
 TEST(Optimizer, Reference) {
   CheckKernels(Cases(), OptimizerReferenceKernels(),
                OptimizerReferenceKernels());
@@ -250,11 +255,13 @@ void CheckPadding(const OpCase& original, int shards, const Flat& flat) {
       if (!covered[i]) values[i] = std::numeric_limits<double>::quiet_NaN();
     }
   }
-  for (const auto& result : Evaluate(op_case, OptimizerCpuKernels(), false)) {
-    for (size_t i = 0; i < result.size(); ++i) {
-      const bool padding =
-          static_cast<int64_t>(result.size()) == flat.n && !covered[i];
-      EXPECT_EQ(std::isnan(result[i]), padding) << i;
+  for (const TestKernels& kernels : Backends()) {
+    for (const auto& result : Evaluate(op_case, kernels, false)) {
+      for (size_t i = 0; i < result.size(); ++i) {
+        const bool padding =
+            static_cast<int64_t>(result.size()) == flat.n && !covered[i];
+        EXPECT_EQ(std::isnan(result[i]), padding) << i;
+      }
     }
   }
 }
@@ -275,7 +282,7 @@ TEST(Optimizer, RanksMakeUpTheWhole) {
   const std::vector<int64_t> segments = {5, 2000, 0,    2000, 4097,
                                          1, 4500, 8999, 0};
   const std::vector<double> gradient = UniformValues(size, -1, 1, 3);
-  const auto run = [&](int ranks) {
+  const auto run = [&](const TestKernels& kernels, int ranks) {
     std::vector<double> master;
     double squares = 0;
     const Flat flat = {size / ranks, ranks, segments};
@@ -287,17 +294,19 @@ TEST(Optimizer, RanksMakeUpTheWhole) {
       for (int k = 0; k < 4; ++k) adamw.operands[k].values = part;
       for (double& v : adamw.operands[3].values) v = v * v;
       sum.operands[0].values = part;
-      const auto shard = Evaluate(adamw, OptimizerCpuKernels(), false)[0];
+      const auto shard = Evaluate(adamw, kernels, false)[0];
       master.insert(master.end(), shard.begin(), shard.end());
-      squares += Evaluate(sum, OptimizerCpuKernels(), false)[0][0];
+      squares += Evaluate(sum, kernels, false)[0][0];
     }
     return std::make_pair(master, squares);
   };
-  const auto one = run(1);
-  for (const int ranks : {2, 3, 4}) {
-    const auto many = run(ranks);
-    EXPECT_EQ(many.first, one.first);
-    EXPECT_NEAR(many.second, one.second, 1e-6 * one.second);
+  for (const TestKernels& kernels : Backends()) {
+    const auto one = run(kernels, 1);
+    for (const int ranks : {2, 3, 4}) {
+      const auto many = run(kernels, ranks);
+      EXPECT_EQ(many.first, one.first);
+      EXPECT_NEAR(many.second, one.second, 1e-6 * one.second);
+    }
   }
 }
 
@@ -341,8 +350,7 @@ TEST(AdamW, FollowsTheFormulaOverSteps) {
 
 TEST(Optimizer, FoundInfWritesNothing) {
   const Flat flat = {100, 1, {0, 100, 0}};
-  for (const auto kernels :
-       {OptimizerReferenceKernels(), OptimizerCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     for (OpCase op_case : {AdamWCase(flat, 0, DType::kBF16, true, 1),
                            SgdCase(flat, 0, true, true, 1)}) {
       const std::vector<double> ones(100, 1);
@@ -361,8 +369,7 @@ TEST(Optimizer, FoundInfWritesNothing) {
 }
 
 TEST(AdvanceState, MultipliesThePowersOfTheGroupsThatHaveBetas) {
-  for (const auto kernels :
-       {OptimizerReferenceKernels(), OptimizerCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     const auto state = Evaluate(AdvanceCase(0), kernels, false);
     EXPECT_EQ(state[0][0], 42);
     EXPECT_EQ(state[1],
@@ -374,8 +381,7 @@ TEST(AdvanceState, MultipliesThePowersOfTheGroupsThatHaveBetas) {
 
 TEST(FinishGradients, AveragesClipsAndFlags) {
   const double inf = std::numeric_limits<double>::infinity();
-  for (const auto kernels :
-       {OptimizerReferenceKernels(), OptimizerCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     // sqrt(9) * 12 / 10 / 2 = 1.8, clipped to 0.9.
     auto r = Evaluate(FinishCase({4, 5}, 10, 12, 2, 0.9), kernels, false);
     EXPECT_DOUBLE_EQ(r[0][0], 1.8);
@@ -412,8 +418,7 @@ TEST(SumPieces, AddsInOrder) {
 }
 
 TEST(Accumulate, FirstMicroBatchDiscardsWhatWasThere) {
-  for (const auto kernels :
-       {OptimizerReferenceKernels(), OptimizerCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     OpCase op_case = AccumulateCase(DType::kF32, {2}, 0);
     op_case.operands[0].values.assign(2,
                                       std::numeric_limits<double>::quiet_NaN());

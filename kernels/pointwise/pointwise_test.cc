@@ -96,6 +96,11 @@ std::vector<OpCase> Cases() {
   return cases;
 }
 
+std::vector<TestKernels> Backends() {
+  return {PointwiseReferenceKernels(), PointwiseCpuKernels(),
+          OnCuda(PointwiseCudaKernels())};
+}
+
 TEST(Pointwise, Reference) {
   CheckKernels(Cases(), PointwiseReferenceKernels(),
                PointwiseReferenceKernels());
@@ -117,7 +122,7 @@ TEST(Pointwise, CasesAreComplete) {
   EXPECT_EQ(CoveredOps(PointwiseCudaKernels()), NamesOf(PointwiseOps()));
 }
 
-double One(absl::Span<const KernelDef> kernels, const OpCase& op_case) {
+double One(const TestKernels& kernels, const OpCase& op_case) {
   return Evaluate(op_case, kernels, false)[0][0];
 }
 
@@ -128,8 +133,7 @@ OperandCase Scalar(double value) {
 // Values worked out by hand or from tables.
 TEST(Pointwise, KnownValues) {
   const Attributes tanh = Attributes().SetInt("tanh", 1);
-  for (const auto kernels :
-       {PointwiseReferenceKernels(), PointwiseCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     // x Phi(x), Phi(1) = 0.8413447461.
     EXPECT_NEAR(One(kernels, Case("gelu", {Scalar(1)})), 0.8413447461, 1e-6);
     // torch.nn.functional.gelu(1, approximate="tanh").
@@ -143,8 +147,7 @@ TEST(Pointwise, KnownValues) {
 
 TEST(Pointwise, ExtremesDoNotMakeNaNs) {
   const double inf = std::numeric_limits<double>::infinity();
-  for (const auto kernels :
-       {PointwiseReferenceKernels(), PointwiseCpuKernels()}) {
+  for (const TestKernels& kernels : Backends()) {
     for (const double x : {-1000.0, -88.0, 88.0, 1000.0}) {
       EXPECT_EQ(One(kernels, Case("silu", {Scalar(x)})) == 0, x < -100);
       const double limit = x > 0 ? x : 0;

@@ -328,12 +328,12 @@ std::vector<double> UniformValues(int64_t count, double low, double high,
 }
 
 std::vector<ResultValues> Evaluate(const OpCase& op_case,
-                                   absl::Span<const KernelDef> kernels,
-                                   bool widen) {
+                                   const TestKernels& kernels, bool widen) {
   SCOPED_TRACE(op_case.Name());
   UnevenPool pool;
   const std::optional<Run> run =
-      RunCase(op_case, kernels, widen, Alignment::kAligned, &pool);
+      RunCase(op_case, kernels.kernels, widen, Alignment::kAligned, &pool,
+              kernels.device.get());
   if (!run.has_value()) {
     ADD_FAILURE() << "no kernel ran";
     return {};

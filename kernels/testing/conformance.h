@@ -31,6 +31,7 @@
 #define KERNELS_TESTING_CONFORMANCE_H_
 
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -80,19 +81,6 @@ struct OpCase {
 // Row-major values of one result.
 using ResultValues = std::vector<double>;
 
-// Runs the case on `kernels` with one thread and gives the results as doubles.
-// With `widen`, floating operands are F64 (except fixed_dtype): the truth.
-// Failures are reported to GoogleTest; the result is then empty.
-std::vector<ResultValues> Evaluate(const OpCase& op_case,
-                                   absl::Span<const KernelDef> kernels,
-                                   bool widen);
-
-// Checks every case as described at the top. A kernel may decline a case with
-// F16 or F64 tensors (Unimplemented from `supports`); F32 and BF16 are a must.
-void CheckKernels(absl::Span<const OpCase> cases,
-                  absl::Span<const KernelDef> reference,
-                  absl::Span<const KernelDef> kernels);
-
 // Where kernels under test run when that is not in the host's memory.
 class KernelDevice {
  public:
@@ -109,6 +97,28 @@ class KernelDevice {
   // order is not determined.
   virtual void Clear() = 0;
 };
+
+// Kernels, and where they run: in the host's memory unless a device is given.
+struct TestKernels {
+  TestKernels(absl::Span<const KernelDef> kernels,  // NOLINT: implicit
+              std::shared_ptr<KernelDevice> device = nullptr)
+      : kernels(kernels), device(std::move(device)) {}
+
+  absl::Span<const KernelDef> kernels;
+  std::shared_ptr<KernelDevice> device;
+};
+
+// Runs the case on `kernels` with one thread and gives the results as doubles.
+// With `widen`, floating operands are F64 (except fixed_dtype): the truth.
+// Failures are reported to GoogleTest; the result is then empty.
+std::vector<ResultValues> Evaluate(const OpCase& op_case,
+                                   const TestKernels& kernels, bool widen);
+
+// Checks every case as described at the top. A kernel may decline a case with
+// F16 or F64 tensors (Unimplemented from `supports`); F32 and BF16 are a must.
+void CheckKernels(absl::Span<const OpCase> cases,
+                  absl::Span<const KernelDef> reference,
+                  absl::Span<const KernelDef> kernels);
 
 // CheckKernels in the memory of a device: aligned twice, with the same bits,
 // and misaligned.

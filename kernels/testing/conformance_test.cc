@@ -166,7 +166,9 @@ TEST(Conformance, TiedOperandsStartWithTheirValues) {
   op_case.attributes.SetInt("accumulate", 1);
   op_case.operands.push_back(TensorType(DType::kF32, {10, 4}));
   op_case.operands[1].values.assign(40, 3.0);
-  const auto results = Evaluate(op_case, {Kernel<AddsColumn>()}, true);
+  const KernelDef kernels[] = {Kernel<AddsColumn>()};
+  const auto results =
+      Evaluate(op_case, absl::Span<const KernelDef>(kernels), true);
   ASSERT_EQ(results.size(), 1u);
   EXPECT_EQ(results[0][1], 3.0);
   const double x = results[0][0] - 3.0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -93,6 +94,10 @@ void CheckCudaKernels(absl::Span<const OpCase> cases,
                       absl::Span<const KernelDef> kernels) {
   DoubleDevice device;
   CheckDeviceKernels(cases, reference, kernels, device);
+}
+
+TestKernels OnCuda(absl::Span<const KernelDef> kernels) {
+  return TestKernels(kernels, std::make_shared<DoubleDevice>());
 }
 
 }  // namespace shardgraph

@@ -15,6 +15,9 @@ void CheckCudaKernels(absl::Span<const OpCase> cases,
                       absl::Span<const KernelDef> reference,
                       absl::Span<const KernelDef> kernels);
 
+// Kernels for Evaluate, on the double.
+TestKernels OnCuda(absl::Span<const KernelDef> kernels);
+
 }  // namespace shardgraph
 
 #endif  // KERNELS_TESTING_CUDA_CONFORMANCE_H_
