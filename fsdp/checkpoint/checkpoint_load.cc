@@ -221,7 +221,8 @@ absl::StatusOr<CheckpointManifest> LoadCheckpoint(const std::string& folder,
         return absl::FailedPreconditionError(absl::StrCat(
             "checkpoint ", folder, " has no ", name,
             "; it was made with optimizer.kind ",
-            OptimizerSpec::Kind_Name(manifest.config().optimizer().kind())));
+            OptimizerSpec::Kind_Name(manifest.config().optimizer().kind()),
+            ", or with that parameter in optimizer.frozen"));
       }
       SG_RETURN_IF_ERROR(reader.Read(*tensor, held, kind, &shards));
     }

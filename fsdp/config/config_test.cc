@@ -146,6 +146,8 @@ TEST_F(TrainConfigTest, ValidationNamesFieldValueAndRemedy) {
       {"run.trace_steps=-1", {"run.trace_steps is -1", "0 (no trace)"}},
       {"run.trace_first_step=-1", {"run.trace_first_step is -1"}},
       {"schedule.final_fraction=2", {"schedule.final_fraction is 2"}},
+      {"schedule.stable_until=5",
+       {"schedule.stable_until is 5", "WARMUP_STABLE_DECAY"}},
       {"shard.strategy=HYBRID",
        {"shard.shard_group_size is 0", "must divide the world of 2 ranks"}},
       {"shard.shard_group_size=2",

@@ -84,6 +84,16 @@ absl::Status ValidateOptimizer(const OptimizerSpec& spec) {
   SG_RETURN_IF_ERROR(Require(spec.momentum() >= 0 && spec.momentum() < 1,
                              "optimizer.momentum", spec.momentum(),
                              "in [0, 1), for example 0.9"));
+  for (int i = 0; i < spec.groups_size(); ++i) {
+    const ParameterGroup& group = spec.groups(i);
+    const std::string field = absl::StrCat("optimizer.groups[", i, "].");
+    SG_RETURN_IF_ERROR(Require(
+        group.learning_rate_factor() >= 0, field + "learning_rate_factor",
+        group.learning_rate_factor(), "0 or more, for example 0.1"));
+    SG_RETURN_IF_ERROR(Require(group.weight_decay() >= 0,
+                               field + "weight_decay", group.weight_decay(),
+                               "0 or more"));
+  }
   return Require(spec.max_gradient_norm() >= 0, "optimizer.max_gradient_norm",
                  spec.max_gradient_norm(),
                  "0 (no clipping) or more, for example 1.0");
@@ -96,8 +106,17 @@ absl::Status ValidateSchedule(const ScheduleSpec& spec) {
       Require(spec.final_fraction() >= 0 && spec.final_fraction() <= 1,
               "schedule.final_fraction", spec.final_fraction(),
               "in [0, 1], for example 0.1"));
-  return Require(spec.decay_steps() >= 0, "schedule.decay_steps",
-                 spec.decay_steps(), "0 (run.steps) or more");
+  SG_RETURN_IF_ERROR(Require(spec.decay_steps() >= 0, "schedule.decay_steps",
+                             spec.decay_steps(), "0 (run.steps) or more"));
+  if (spec.kind() != ScheduleSpec::WARMUP_STABLE_DECAY) {
+    return Require(spec.stable_until() == 0, "schedule.stable_until",
+                   spec.stable_until(),
+                   "left out but with schedule.kind=WARMUP_STABLE_DECAY");
+  }
+  return Require(
+      spec.stable_until() >= 0 && spec.stable_until() <= spec.decay_steps(),
+      "schedule.stable_until", spec.stable_until(),
+      absl::StrCat("0 to schedule.decay_steps = ", spec.decay_steps()));
 }
 
 absl::Status ValidateData(const DataSpec& spec, int64_t max_positions,
@@ -309,6 +328,10 @@ void ResolveTrainConfig(int64_t max_positions, int world_size,
   set_default(schedule, &ScheduleSpec::has_final_fraction,
               &ScheduleSpec::set_final_fraction, 0.1);
   if (schedule->decay_steps() == 0) schedule->set_decay_steps(run->steps());
+  if (schedule->kind() == ScheduleSpec::WARMUP_STABLE_DECAY &&
+      schedule->stable_until() == 0) {
+    schedule->set_stable_until(schedule->decay_steps() * 9 / 10);
+  }
 }
 
 absl::Status ValidateTrainConfig(const TrainConfig& config,

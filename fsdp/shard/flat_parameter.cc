@@ -1,6 +1,7 @@
 #include "fsdp/shard/flat_parameter.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -56,17 +57,13 @@ class Owners {
   std::map<const Module*, Path> paths_;
 };
 
-int32_t GroupOf(const Parameter& parameter) {
-  return parameter.shape.size() >= 2 ? kDecayGroup : kNoDecayGroup;
-}
-
 // Appends the parameters as one block.
 void AppendBlock(const std::vector<const Parameter*>& parameters,
-                 FlatParameter* flat) {
+                 const ParameterGroups& groups, FlatParameter* flat) {
   int64_t end = RoundUp(flat->padded_numel, kBlockAlignment);
   for (const Parameter* parameter : parameters) {
     flat->members.push_back({parameter, end});
-    const int32_t group = GroupOf(*parameter);
+    const int32_t group = groups.Of(*parameter);
     if (!flat->segments.empty() && flat->segments.back().end == end &&
         flat->segments.back().group == group) {
       flat->segments.back().end += parameter->numel();
@@ -105,6 +102,7 @@ std::vector<MemberPiece> FlatParameter::PiecesOf(int index) const {
 
 absl::StatusOr<ShardLayout> MakeLayout(const Model& model,
                                        const ShardSpec& spec, int shards,
+                                       const ParameterGroups& groups,
                                        int pieces) {
   if (shards < 1)
     return absl::InvalidArgumentError(
@@ -118,13 +116,14 @@ absl::StatusOr<ShardLayout> MakeLayout(const Model& model,
     const bool together = std::all_of(
         stack.begin(), stack.end(), [&](const Parameter* parameter) {
           return owners.UnitOf(parameter) == owners.UnitOf(stack[0]) &&
-                 GroupOf(*parameter) == GroupOf(*stack[0]);
+                 groups.Of(*parameter) == groups.Of(*stack[0]);
         });
     if (!together) continue;
     for (const Parameter* parameter : stack) stack_of[parameter] = &stack;
   }
 
-  std::vector<FlatParameter> flats(roots.size());
+  // Of each root what is trained, and what is not.
+  std::vector<std::array<FlatParameter, 2>> flats(roots.size());
   std::set<const Parameter*> placed;
   for (const Parameter* parameter : model.parameters()) {
     if (placed.count(parameter) > 0) continue;
@@ -133,25 +132,32 @@ absl::StatusOr<ShardLayout> MakeLayout(const Model& model,
         stack == stack_of.end() ? std::vector<const Parameter*>{parameter}
                                 : *stack->second;
     placed.insert(block.begin(), block.end());
-    AppendBlock(block, &flats[owners.UnitOf(parameter)]);
+    const bool frozen = groups.Of(*parameter) == kFrozenGroup;
+    AppendBlock(block, groups, &flats[owners.UnitOf(parameter)][frozen]);
   }
 
   ShardLayout layout;
   layout.shards_ = shards;
   std::vector<int> kept(roots.size(), -1);
   for (size_t i = 0; i < roots.size(); ++i) {
-    FlatParameter& flat = flats[i];
-    if (flat.members.empty()) continue;
-    flat.name = roots[i].module->name();
-    const int64_t alignment = pieces * kBlockAlignment;
-    flat.shard_numel = RoundUp(flat.padded_numel, shards * alignment) / shards;
-    flat.padded_numel = flat.shard_numel * shards;
-    kept[i] = static_cast<int>(layout.units_.size());
-    for (size_t m = 0; m < flat.members.size(); ++m) {
-      layout.places_[flat.members[m].parameter] = {kept[i],
-                                                   static_cast<int>(m)};
+    for (const bool frozen : {false, true}) {
+      FlatParameter& flat = flats[i][frozen];
+      if (flat.members.empty()) continue;
+      flat.name = roots[i].module->name();
+      if (frozen)
+        absl::StrAppend(&flat.name, flat.name.empty() ? "" : ".", "frozen");
+      const int64_t alignment = pieces * kBlockAlignment;
+      flat.shard_numel =
+          RoundUp(flat.padded_numel, shards * alignment) / shards;
+      flat.padded_numel = flat.shard_numel * shards;
+      const int unit = static_cast<int>(layout.units_.size());
+      if (kept[i] < 0) kept[i] = unit;
+      for (size_t m = 0; m < flat.members.size(); ++m) {
+        layout.places_[flat.members[m].parameter] = {unit, static_cast<int>(m)};
+      }
+      layout.units_.push_back(
+          {roots[i].module, flat.name, !frozen, std::move(flat)});
     }
-    layout.units_.push_back({roots[i].module, flat.name, std::move(flat)});
   }
   for (const auto& [module, path] : owners.paths()) {
     int around = -1;

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "fsdp/shard/parameter_groups.h"
 #include "fsdp/shard/wrap_policy.h"
 #include "graph/model/module.h"
 
@@ -62,19 +63,16 @@ struct FlatParameter {
   std::vector<MemberPiece> PiecesOf(int index) const;
 };
 
-// Optimizer groups.
-inline constexpr int32_t kDecayGroup =
-    0;  // parameters of two or more dimensions
-inline constexpr int32_t kNoDecayGroup = 1;  // biases, norms
-
 struct ShardUnit {
   const Module* module = nullptr;
-  std::string name;  // module name; "" is the root
+  std::string name;  // module name; "" is the root; ends in "frozen" if frozen
+  bool trainable = true;
   FlatParameter flat;
 };
 
 // How a model is cut: units and their flat parameters. Units without parameters
-// are left out (the root is last resort of what no other unit holds).
+// are left out (the root is last resort of what no other unit holds). A module
+// of which some parameters are trained and others not makes two units.
 class ShardLayout {
  public:
   struct Place {
@@ -88,13 +86,16 @@ class ShardLayout {
   Place PlaceOf(const Parameter& parameter) const {
     return places_.at(&parameter);
   }
-  // Index of the innermost unit around the module; -1 if none has parameters.
+  // Index of the innermost unit around the module, the trained one of two; -1
+  // if none has parameters.
   int UnitAround(const Module& module) const { return around_.at(&module); }
 
  private:
   friend absl::StatusOr<ShardLayout> MakeLayout(const Model& model,
                                                 const ShardSpec& spec,
-                                                int shards, int pieces);
+                                                int shards,
+                                                const ParameterGroups& groups,
+                                                int pieces);
 
   std::vector<ShardUnit> units_;
   int shards_ = 1;
@@ -107,6 +108,7 @@ class ShardLayout {
 // the layout.
 absl::StatusOr<ShardLayout> MakeLayout(const Model& model,
                                        const ShardSpec& spec, int shards,
+                                       const ParameterGroups& groups = {},
                                        int pieces = 1);
 
 }  // namespace shardgraph

@@ -1,11 +1,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fsdp/shard/flat_parameter.h"
 #include "fsdp/shard/wrap_policy.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
 #include "graph/model/testing/model_text.h"
 #include "gtest/gtest.h"
 
@@ -114,6 +116,67 @@ TEST(MakeLayout, CoversEveryParameterOnceAtAnyNumberOfShards) {
     }
   }
   EXPECT_FALSE(MakeLayout(*ModelFromText(kTied), ShardSpec(), 0).ok());
+}
+
+OptimizerSpec Optimizer(const std::string& text) {
+  OptimizerSpec spec;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &spec));
+  return spec;
+}
+
+TEST(ParameterGroups, TheFirstPatternCounts) {
+  const auto model = ModelFromText(kTied);
+  const auto groups = ParameterGroups::Create(*model, Optimizer(R"(
+      weight_decay: 0.1
+      frozen: ".*wpe.*"
+      groups { pattern: ".*bias" learning_rate_factor: 2 weight_decay: 0.3 }
+      groups { pattern: ".*(h|wpe).*" learning_rate_factor: 0 })"));
+  ASSERT_TRUE(groups.ok()) << groups.status();
+  ASSERT_EQ(groups->groups().size(), 6u);
+  EXPECT_EQ(groups->groups()[kDecayGroup].weight_decay, 0.1);
+  EXPECT_EQ(groups->groups()[kNoDecayGroup].weight_decay, 0);
+  int frozen = 0;
+  for (const Parameter* parameter : model->parameters()) {
+    const int32_t group = groups->Of(*parameter);
+    if (parameter->name.find("wpe") != std::string::npos) {
+      EXPECT_EQ(group, kFrozenGroup);
+      ++frozen;
+      continue;
+    }
+    const ParameterGroups::Group& settings = groups->groups()[group];
+    const bool bias = parameter->name.rfind("bias") != std::string::npos;
+    if (bias) {
+      EXPECT_EQ(settings.learning_rate_factor, 2) << parameter->name;
+      EXPECT_EQ(settings.weight_decay, 0.3);
+    } else if (parameter->name.find(".h.") != std::string::npos) {
+      EXPECT_EQ(settings.learning_rate_factor, 0) << parameter->name;
+      EXPECT_EQ(settings.weight_decay, parameter->shape.size() > 1 ? 0.1 : 0);
+    }
+  }
+  EXPECT_GT(frozen, 0);
+  // Frozen parameters have flat parameters of their own.
+  const auto layout = MakeLayout(*model, ShardSpec(), 2, *groups);
+  ASSERT_TRUE(layout.ok());
+  for (const ShardUnit& unit : layout->units()) {
+    for (const FlatMember& member : unit.flat.members)
+      EXPECT_EQ(unit.trainable, groups->Of(*member.parameter) >= 0);
+  }
+}
+
+TEST(ParameterGroups, WrongPatternsAreNamed) {
+  const auto model = ModelFromText(kTied);
+  for (const auto& [text, words] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"frozen: '('", "optimizer.frozen[0] is \"(\", which is not a"},
+           {"frozen: 'none'", "matches no parameter"},
+           {"frozen: '.*'", "leave something to train"},
+           {"groups { pattern: 'x' }", "optimizer.groups[0].pattern"},
+           {"groups {} groups {} groups {} groups {}", "at most 3"}}) {
+    const auto groups = ParameterGroups::Create(*model, Optimizer(text));
+    ASSERT_EQ(groups.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(groups.status().message().find(words), absl::string_view::npos)
+        << groups.status();
+  }
 }
 
 TEST(MakeLayout, TiedParametersLiveInTheLowestUnitAroundTheirOwners) {

@@ -18,6 +18,17 @@ double LearningRate(const ScheduleSpec& schedule, double peak, int64_t step) {
       return peak * (low + (1 - low) * 0.5 * (1 + std::cos(M_PI * progress)));
     case ScheduleSpec::LINEAR:
       return peak * (low + (1 - low) * (1 - progress));
+    case ScheduleSpec::WARMUP_STABLE_DECAY: {
+      const int64_t stable = schedule.stable_until();
+      const double fall =
+          std::clamp(static_cast<double>(step - stable) /
+                         std::max<int64_t>(1, schedule.decay_steps() - stable),
+                     0.0, 1.0);
+      return peak * (low + (1 - low) * (1 - fall));
+    }
+    case ScheduleSpec::INVERSE_SQUARE_ROOT:
+      return peak * std::sqrt(std::max(1.0, static_cast<double>(warmup)) /
+                              static_cast<double>(step + 1));
     default:
       return peak;
   }

@@ -10,8 +10,9 @@ namespace shardgraph {
 
 // Of the 0-based step `step`: peak x (step + 1) / warmup_steps during warm-up,
 // then from the peak at warmup_steps down to peak x final_fraction at
-// decay_steps (COSINE: half a cosine; LINEAR: a line; CONSTANT: the peak),
-// constant behind it.
+// decay_steps (COSINE: half a cosine; LINEAR: a line; WARMUP_STABLE_DECAY: the
+// peak until stable_until, then a line; CONSTANT: the peak), constant behind
+// it. INVERSE_SQUARE_ROOT: peak x sqrt(max(1, warmup_steps) / (step + 1)).
 double LearningRate(const ScheduleSpec& schedule, double peak, int64_t step);
 
 }  // namespace shardgraph

@@ -38,6 +38,31 @@ TEST(LearningRate, DecaysToTheFinalFraction) {
   }
 }
 
+TEST(LearningRate, StaysAtThePeakUntilItFalls) {
+  ScheduleSpec schedule = Schedule(ScheduleSpec::WARMUP_STABLE_DECAY);
+  schedule.set_stable_until(90);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 2.0, 4), 1.0);
+  for (int64_t step : {9, 10, 50, 90})
+    EXPECT_DOUBLE_EQ(LearningRate(schedule, 2.0, step), 2.0);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 2.0, 95), 0.2 + 1.8 * 0.75);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 2.0, 110), 0.2);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 2.0, 1000), 0.2);
+  schedule.set_stable_until(110);  // falls at once
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 2.0, 110), 2.0);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 2.0, 111), 0.2);
+}
+
+TEST(LearningRate, FallsWithTheSquareRootOfTheStep) {
+  ScheduleSpec schedule = Schedule(ScheduleSpec::INVERSE_SQUARE_ROOT);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 2.0, 4), 1.0);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 2.0, 9), 2.0);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 2.0, 39), 1.0);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 2.0, 999), 0.2);
+  schedule.set_warmup_steps(0);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 2.0, 0), 2.0);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 2.0, 3), 1.0);
+}
+
 TEST(LearningRate, NoWarmUpAndNoDecayAreDefined) {
   ScheduleSpec schedule;
   EXPECT_DOUBLE_EQ(LearningRate(schedule, 1.0, 0), 1.0);

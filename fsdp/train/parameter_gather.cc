@@ -122,7 +122,7 @@ void ParameterGather::MarkRematerialized() {
   std::set<BufferId> kept;
   for (const Span& span : spans_) kept.insert(span.output);
   for (const Span& span : spans_) {
-    if (layout_.units()[span.unit].name.empty()) continue;
+    if (layout_.units()[span.unit].module->name().empty()) continue;
     for (size_t i = span.begin; i < span.end; ++i) {
       const Node& node = graph.nodes[i];
       const bool chosen =

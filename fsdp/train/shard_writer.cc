@@ -1,6 +1,7 @@
 #include "fsdp/train/shard_writer.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/check.h"
 #include "kernels/random/random.h"
@@ -71,11 +72,25 @@ absl::Status ShardWriter::Read(const HeldRange& range, int64_t begin,
   SG_CHECK(begin >= 0 &&
            begin + static_cast<int64_t>(values.size()) <= range.elements)
       << "leaves the held range";
+  const int64_t at = range.shard_begin + begin;
   const BufferId buffer = BufferOf(range.unit, kind);
-  SG_CHECK(buffer != kNone) << "the plan does not keep that shard";
-  return executor_.ReadBuffer(
-      buffer, (range.shard_begin + begin) * SizeOf(DType::kF32), values.data(),
-      values.size() * SizeOf(DType::kF32));
+  if (buffer != kNone) {
+    return executor_.ReadBuffer(buffer, at * SizeOf(DType::kF32), values.data(),
+                                values.size() * SizeOf(DType::kF32));
+  }
+  const BufferId compute = plan_.units[range.unit].compute;
+  SG_CHECK(kind == ShardKind::kMaster && compute != kNone &&
+           SizeOf(plan_.compute) == 2)
+      << "the plan does not keep that shard";
+  std::vector<uint16_t> rounded(values.size());
+  SG_RETURN_IF_ERROR(executor_.ReadBuffer(compute, at * 2, rounded.data(),
+                                          rounded.size() * 2));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = plan_.compute == DType::kBF16
+                    ? float{std::bit_cast<BFloat16>(rounded[i])}
+                    : float{std::bit_cast<Float16>(rounded[i])};
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ShardWriter::Fill(

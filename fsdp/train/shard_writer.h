@@ -41,7 +41,8 @@ class ShardWriter {
   // does not have are skipped (a plan without training has no master in BF16).
   absl::Status Write(const HeldRange& range, int64_t begin,
                      absl::Span<const float> values, ShardKind kind);
-  // Reads back `values.size()` elements from element `begin` of the range.
+  // Reads back `values.size()` elements from element `begin` of the range;
+  // kMaster, where there is none, from the compute copy.
   absl::Status Read(const HeldRange& range, int64_t begin,
                     absl::Span<float> values, ShardKind kind);
 

@@ -79,13 +79,14 @@ class StepBuilder {
       const int64_t n = unit.flat.shard_numel;
       unit_ids_.push_back(builder_.AddUnit(unit.name));
       UnitBuffers buffers;
-      if (request_.train || step_.compute == DType::kF32) {
+      const bool trains = request_.train && unit.trainable;
+      if (trains || step_.compute == DType::kF32) {
         buffers.master = Persistent(
             unit.name, "master", MemoryKind::kMasterParameter, DType::kF32, n);
       }
       if (step_.compute == DType::kF32) {
         buffers.compute = buffers.master;
-      } else if (!whole_) {
+      } else if (!whole_ || !trains) {
         buffers.compute =
             Persistent(unit.name, "compute", MemoryKind::kComputeParameter,
                        step_.compute, n);
@@ -95,7 +96,7 @@ class StepBuilder {
             Persistent(unit.name, "whole", MemoryKind::kComputeParameter,
                        step_.compute, unit.flat.padded_numel);
       }
-      if (request_.train) {
+      if (trains) {
         if (moment)
           buffers.exp_avg =
               Persistent(unit.name, "exp_avg", MemoryKind::kOptimizerState,
@@ -174,6 +175,7 @@ class StepBuilder {
 
     DifferentiateOptions options;
     for (size_t i = 0; i < layout_.units().size(); ++i) {
+      if (!layout_.units()[i].trainable) continue;
       const ParameterGather::Gathered& gathered = source.gathered()[i];
       if (gathered.whole == kNone) {
         return absl::FailedPreconditionError(
@@ -292,19 +294,23 @@ class StepBuilder {
     builder_.SetDirection(Direction::kUpdate);
     builder_.SetScope("");
     builder_.SetUnit(kNone);
-    const int64_t units = static_cast<int64_t>(layout_.units().size());
+    std::vector<int> trained;
+    for (size_t i = 0; i < layout_.units().size(); ++i)
+      if (layout_.units()[i].trainable) trained.push_back(static_cast<int>(i));
+    const int64_t units = static_cast<int64_t>(trained.size());
     Buffer norms;
     norms.name = "gradient_sums";
     norms.bytes = units * SizeOf(DType::kF64);
     norms.kind = MemoryKind::kState;
     const BufferId sums = builder_.AddBuffer(std::move(norms));
-    for (int64_t i = 0; i < units; ++i) {
+    for (int64_t k = 0; k < units; ++k) {
+      const int i = trained[k];
       const FlatParameter& flat = layout_.units()[i].flat;
       builder_.SetScope(flat.name);
       builder_.SetUnit(unit_ids_[i]);
       builder_.Emit1("sum_of_squares", {Shard(step_.units[i].gradient, i)},
                      SegmentsOf(flat),
-                     Placement{sums, i * SizeOf(DType::kF64), kF64Scalar});
+                     Placement{sums, k * SizeOf(DType::kF64), kF64Scalar});
     }
     builder_.SetScope("");
     builder_.SetUnit(kNone);
@@ -323,14 +329,14 @@ class StepBuilder {
                   {StatePlace(offsetof(StepState, gradient_norm), kF64Scalar),
                    StatePlace(offsetof(StepState, gradient_scale), kF64Scalar),
                    StatePlace(offsetof(StepState, found_inf), kI32Scalar)});
-    for (int64_t i = 0; i < units; ++i) {
+    for (const int i : trained) {
       Optimize(i);
       if (whole_) GatherWhole(i);
     }
     builder_.SetScope("");
     builder_.SetUnit(kNone);
     Attributes betas;
-    for (int group : {kDecayGroup, kNoDecayGroup}) {
+    for (int group = 0; group < num_groups(); ++group) {
       betas.SetDouble(absl::StrCat("beta1_", group),
                       config_.optimizer().beta1());
       betas.SetDouble(absl::StrCat("beta2_", group),
@@ -353,6 +359,10 @@ class StepBuilder {
     return Attributes()
         .SetString(kGroupAttribute, kShardGroup)
         .SetInts("segments", flat.SegmentAttribute());
+  }
+
+  int num_groups() const {
+    return static_cast<int>(request_.parameter_groups->groups().size());
   }
 
   void Optimize(int i) {
@@ -380,9 +390,10 @@ class StepBuilder {
     }
     operands.push_back(State(offsetof(StepState, gradient_scale), kF64Scalar));
     operands.push_back(State(offsetof(StepState, found_inf), kI32Scalar));
-    for (int group : {kDecayGroup, kNoDecayGroup}) {
-      attributes.SetDouble(absl::StrCat("weight_decay_", group),
-                           group == kDecayGroup ? spec.weight_decay() : 0.0);
+    for (int group = 0; group < num_groups(); ++group) {
+      attributes.SetDouble(
+          absl::StrCat("weight_decay_", group),
+          request_.parameter_groups->groups()[group].weight_decay);
       if (adamw) {
         attributes.SetDouble(absl::StrCat("beta1_", group), spec.beta1());
         attributes.SetDouble(absl::StrCat("beta2_", group), spec.beta2());
@@ -400,8 +411,11 @@ class StepBuilder {
     const FlatParameter& flat = layout_.units()[i].flat;
     builder_.SetScope(flat.name);
     builder_.SetUnit(unit_ids_[i]);
-    ValueId shard = Shard(step_.units[i].master, i);
-    if (step_.compute != DType::kF32) {
+    const UnitBuffers& buffers = step_.units[i];
+    const bool rounds = buffers.compute == kNone;
+    ValueId shard = rounds ? Shard(buffers.master, i)
+                           : Shard(buffers.compute, i, step_.compute);
+    if (rounds) {
       Buffer rounded;
       rounded.name = absl::StrCat(flat.name, "/rounded");
       rounded.bytes = flat.shard_numel * SizeOf(step_.compute);

@@ -51,6 +51,7 @@ struct StepRequest {
   const Model* model = nullptr;
   const ShardLayout* layout = nullptr;
   ShardGroups groups;
+  const ParameterGroups* parameter_groups = nullptr;
   // Resolved: every optional field is set (fsdp/config/train_config.h).
   const TrainConfig* config = nullptr;
   bool train = true;     // micro and update
@@ -59,11 +60,13 @@ struct StepRequest {
   GenerateShape generate_shape;
 };
 
-// The persistent buffers of one flat parameter. kNone: not there.
+// The persistent buffers of one flat parameter. kNone: not there. Of frozen
+// parameters there are no others than master, compute and whole.
 struct UnitBuffers {
-  BufferId master = kNone;  // F32[shard_numel]
-  // Compute dtype [shard_numel]; the master itself in FP32; none in training
-  // with whole parameters.
+  // F32[shard_numel]; of frozen parameters only where it is what computes.
+  BufferId master = kNone;
+  // Compute dtype [shard_numel]; the master itself in FP32; none of what is
+  // trained with whole parameters.
   BufferId compute = kNone;
   BufferId whole =
       kNone;  // compute dtype [padded_numel], with whole parameters

@@ -88,7 +88,10 @@ absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
   const double rate =
       LearningRate(config.schedule(), config.optimizer().learning_rate(), step);
   float rates[StepState::kMaxGroups];
-  std::fill(std::begin(rates), std::end(rates), static_cast<float>(rate));
+  std::fill(std::begin(rates), std::end(rates), 0.0f);
+  const auto& groups = options_.plan->parameter_groups.groups();
+  for (size_t g = 0; g < groups.size(); ++g)
+    rates[g] = static_cast<float>(rate * groups[g].learning_rate_factor);
   SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, run_step), step));
   SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, position), int64_t{0}));
   SG_RETURN_IF_ERROR(

@@ -64,14 +64,19 @@ absl::StatusOr<std::unique_ptr<TrainingPlan>> MakeTrainingPlan(
   SG_ASSIGN_OR_RETURN(result->groups,
                       GroupsOf(config.shard(), request.world_size));
   SG_ASSIGN_OR_RETURN(
+      result->parameter_groups,
+      ParameterGroups::Create(*result->model, config.optimizer()));
+  SG_ASSIGN_OR_RETURN(
       result->layout,
       MakeLayout(*result->model, config.shard(), result->groups.shard,
+                 result->parameter_groups,
                  PiecesOf(result->groups, config.precision().reduce())));
 
   StepRequest step;
   step.model = result->model.get();
   step.layout = &result->layout;
   step.groups = result->groups;
+  step.parameter_groups = &result->parameter_groups;
   step.config = &config;
   step.train = request.train;
   step.evaluate = request.evaluate;

@@ -32,7 +32,8 @@ struct PlanRequest {
 // Immutable, the same on every rank.
 struct TrainingPlan {
   std::unique_ptr<Model> model;
-  ShardLayout layout;  // refers to model
+  ParameterGroups parameter_groups;  // refer to model
+  ShardLayout layout;                // refers to model
   ShardGroups groups;
   std::vector<UnitBuffers> units;  // as layout.units()
   DType compute = DType::kBF16;

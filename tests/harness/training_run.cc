@@ -169,6 +169,7 @@ class Rank {
                                            offsetof(StepState, token_count),
                                            &tokens, sizeof(tokens)));
     for (const HeldRange& range : writer.Held()) {
+      if (plan_.units[range.unit].gradient == kNone) continue;  // frozen
       std::vector<float> values(range.elements);
       SG_RETURN_IF_ERROR(executor.ReadBuffer(
           plan_.units[range.unit].gradient, range.shard_begin * sizeof(float),

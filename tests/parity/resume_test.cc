@@ -166,6 +166,7 @@ TEST_F(ResumeTest, WithEveryStrategy) {
       {3, {"shard.strategy=SHARD_GRAD_OP"}, 3},
       {3, {"shard.strategy=ZERO1"}, 3},
       {3, {"shard.strategy=NO_SHARD"}, 1},
+      {2, {"optimizer.frozen=.*mlp.*"}, 2},
       {4, {"shard.strategy=HYBRID", "shard.shard_group_size=2"}, 2},
   };
   for (const Case& c : cases) {

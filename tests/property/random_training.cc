@@ -113,6 +113,24 @@ RandomTraining DrawTraining(uint64_t seed) {
   OptimizerSpec* optimizer = config.mutable_optimizer();
   optimizer->set_kind(draw.Pick({OptimizerSpec::ADAMW, OptimizerSpec::SGD}));
   optimizer->set_momentum(draw.Pick({0.0, 0.9}));
+  const std::vector<const Parameter*>& parameters = (*model)->parameters();
+  const auto any = [&] {
+    return absl::StrReplaceAll(
+        parameters[draw.Int(0, static_cast<int64_t>(parameters.size()) - 1)]
+            ->name,
+        {{".", "\\."}});
+  };
+  if (parameters.size() > 3) {
+    if (draw.Chance(30)) {
+      for (int64_t i = draw.Int(1, 3); i > 0; --i) optimizer->add_frozen(any());
+    }
+    for (int64_t i = draw.Chance(30) ? draw.Int(1, 3) : 0; i > 0; --i) {
+      ParameterGroup* group = optimizer->add_groups();
+      group->set_pattern(any());
+      group->set_learning_rate_factor(draw.Pick({0.0, 0.5, 2.0}));
+      if (draw.Chance(50)) group->set_weight_decay(draw.Pick({0.0, 0.3}));
+    }
+  }
   optimizer->set_max_gradient_norm(draw.Pick({0.0, 1.0}));
   config.mutable_schedule()->set_kind(ScheduleSpec::CONSTANT);
 

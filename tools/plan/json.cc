@@ -21,6 +21,7 @@ Json Units(const PlanReport& report) {
                             {"numel", member.parameter->numel()}});
     }
     units.push_back({{"name", unit.name},
+                     {"trainable", unit.trainable},
                      {"numel", unit.flat.numel},
                      {"padded_numel", unit.flat.padded_numel},
                      {"shard_numel", unit.flat.shard_numel},

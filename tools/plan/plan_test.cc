@@ -206,6 +206,32 @@ TEST(PlanJson, BytesOfEveryStrategyByFormula) {
   }
 }
 
+TEST(PlanJson, FrozenParametersHaveNeitherGradientNorState) {
+  const Json json = Json::parse(
+      PlanOf({"--config=quickstart", "--world_size=2", "--target=cpu_avx2",
+              "--format=json", "data.micro_batch_size=2",
+              "optimizer.frozen=.*(mlp|embed_tokens).*"}));
+  int64_t trained = 0, frozen = 0;
+  for (const Json& unit : json["units"]) {
+    (unit["trainable"] ? trained : frozen) +=
+        unit["shard_numel"].get<int64_t>();
+    for (const Json& parameter : unit["parameters"]) {
+      const std::string name = parameter["name"];
+      EXPECT_EQ(unit["trainable"],
+                !absl::StrContains(name, "mlp") &&
+                    !absl::StrContains(name, "embed_tokens"));
+    }
+  }
+  EXPECT_GT(frozen, trained);
+  const Json& kinds = json["memory"]["by_kind"];
+  EXPECT_EQ(kinds["master_parameter"], 4 * trained);
+  EXPECT_EQ(kinds["optimizer_state"], 8 * trained);
+  EXPECT_EQ(kinds["gradient_shard"], 4 * trained);
+  EXPECT_EQ(kinds["compute_parameter"], 2 * (trained + frozen));
+  EXPECT_EQ(json["communication"]["reduce_scatter_bytes"],
+            json["micro_batches"].get<int64_t>() * trained * 4);
+}
+
 // Four micro-batches: reduced once in place of four times, in BF16 in place of
 // FP32; sums over replicas come back in FP32.
 TEST(PlanJson, BytesOfReductionsByFormula) {
