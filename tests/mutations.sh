@@ -11,6 +11,8 @@ cd "$(dirname "$0")/.."
 # name | file | sed expression | tests of which at least one must fail
 mutations=$(cat <<'END'
 drop_norm_reduction | fsdp/train/step_builder.cc | s/if (layout_.shards() > 1) {/if (layout_.shards() > 99) {/ | //tests/parity:training_fixture_test
+drop_whole_gather   | fsdp/train/step_builder.cc | s/if (whole_) GatherWhole(i);/if (i < 0) GatherWhole(i);/ | //tests/parity:strategy_parity_test
+reduce_too_often    | fsdp/train/step_builder.cc | s/if (!last) return;/if (!last \&\& i > 0) return;/ | //tests/parity:strategy_parity_test
 drop_loss_reduction | fsdp/train/step_builder.cc | s/if (world_ == 1) return;/if (world_ > 0) return;/ | //tests/parity:training_fixture_test
 scale_gradient      | kernels/pointwise/pointwise_run.cc | s/return d \* u \*/return 0.9f * d * u */ | //tests/parity:training_fixture_test
 read_pad            | fsdp/shard/flat_parameter.cc | s/push_back({end, end + parameter->numel(), group})/push_back({end, end + parameter->numel() + 1, group})/ | //tests/property:random_models_test
