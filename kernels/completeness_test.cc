@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/op_table.h"
 #include "kernels/reference/kernels.h"
 
@@ -15,6 +16,7 @@ TEST(Completeness, EveryOpHasKernels) {
   for (const OpDef* op : AllOps()) {
     EXPECT_TRUE(ReferenceKernels().Has(op->name)) << op->name;
     EXPECT_TRUE(CpuKernels().Has(op->name)) << op->name;
+    EXPECT_TRUE(CudaKernels().Has(op->name)) << op->name;
   }
 }
 

@@ -59,7 +59,8 @@ __device__ __forceinline__ void StoreGroup(T* to, int64_t count, bool vector,
         values[i] = FromFloat<T>(from[w * kPerWord + i]);
       Word word;
       memcpy(&word, values, sizeof(word));
-      reinterpret_cast<Word*>(to)[w] = word;
+      // Not an assignment, which nvcc may take apart.
+      __stwb(reinterpret_cast<Word*>(to) + w, word);
     }
     return;
   }

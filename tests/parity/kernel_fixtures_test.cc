@@ -1,6 +1,7 @@
 // Kernels against PyTorch: the error of ours against FP64 truth is at most a
 // small multiple of torch's own (tests/fixtures/README.md).
 #include <algorithm>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,12 +15,13 @@
 #include "kernels/op_table.h"
 #include "kernels/pointwise/pointwise.h"
 #include "kernels/testing/conformance.h"
+#include "kernels/testing/cuda_conformance.h"
 #include "tests/harness/torch_fixture.h"
 
 namespace shardgraph {
 namespace {
 
-using Kernels = absl::Span<const KernelDef>;
+using Kernels = TestKernels;
 
 const TorchFixture& Ops() {
   static const auto& fixture = *new TorchFixture("tests/fixtures/ops");
@@ -39,7 +41,7 @@ void CheckResult(const std::string& name, DType dtype, const Values& ours) {
       << Norm(truth) << ", torch's error " << Distance(torch, truth);
 }
 
-std::vector<Values> Launch(Kernels kernels, absl::string_view op,
+std::vector<Values> Launch(const Kernels& kernels, absl::string_view op,
                            Attributes attributes,
                            std::vector<OperandCase> operands) {
   OpCase op_case;
@@ -52,7 +54,9 @@ std::vector<Values> Launch(Kernels kernels, absl::string_view op,
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
 
 TEST(KernelFixtures, LayerNorm) {
-  for (const Kernels kernels : {NormReferenceKernels(), NormCpuKernels()}) {
+  for (const Kernels& kernels :
+       std::initializer_list<Kernels>{NormReferenceKernels(), NormCpuKernels(),
+                                      OnCuda(NormCudaKernels())}) {
     for (const std::string name :
          {"layer_norm", "layer_norm_large_mean", "layer_norm_tiny"}) {
       for (const DType dtype : kDTypes) {
@@ -80,7 +84,9 @@ TEST(KernelFixtures, LayerNorm) {
 }
 
 TEST(KernelFixtures, RmsNorm) {
-  for (const Kernels kernels : {NormReferenceKernels(), NormCpuKernels()}) {
+  for (const Kernels& kernels :
+       std::initializer_list<Kernels>{NormReferenceKernels(), NormCpuKernels(),
+                                      OnCuda(NormCudaKernels())}) {
     for (const std::string name : {"rms_norm", "rms_norm_tiny"}) {
       for (const DType dtype : kDTypes) {
         const auto in = [&](const char* tensor) {
@@ -103,8 +109,9 @@ TEST(KernelFixtures, RmsNorm) {
 }
 
 TEST(KernelFixtures, GeluAndSwiglu) {
-  for (const Kernels kernels :
-       {PointwiseReferenceKernels(), PointwiseCpuKernels()}) {
+  for (const Kernels& kernels : std::initializer_list<Kernels>{
+           PointwiseReferenceKernels(), PointwiseCpuKernels(),
+           OnCuda(PointwiseCudaKernels())}) {
     for (const DType dtype : kDTypes) {
       const auto in = [&](const char* name) {
         return Ops().Operand(name, dtype);
@@ -166,8 +173,9 @@ TEST(KernelFixtures, Rotary) {
     const double largest =
         *std::max_element(positions.begin(), positions.end());
     const double angle_error = largest * 0x1p-23;
-    for (const Kernels kernels :
-         {EmbeddingReferenceKernels(), EmbeddingCpuKernels()}) {
+    for (const Kernels& kernels : std::initializer_list<Kernels>{
+             EmbeddingReferenceKernels(), EmbeddingCpuKernels(),
+             OnCuda(EmbeddingCudaKernels())}) {
       for (const bool inverse : {false, true}) {
         const std::string in = inverse ? "/dy" : "/x";
         const std::string out = inverse ? "/dx" : "/y";
@@ -186,8 +194,9 @@ TEST(KernelFixtures, Rotary) {
 }
 
 TEST(KernelFixtures, Attention) {
-  for (const Kernels kernels :
-       {AttentionReferenceKernels(), AttentionCpuKernels()}) {
+  for (const Kernels& kernels : std::initializer_list<Kernels>{
+           AttentionReferenceKernels(), AttentionCpuKernels(),
+           OnCuda(AttentionCudaKernels())}) {
     for (const std::string name : {"attention", "attention_grouped",
                                    "attention_offset", "attention_long"}) {
       const nlohmann::json& json = Ops().json()[name];
@@ -224,7 +233,9 @@ TEST(KernelFixtures, Attention) {
 
 // The head's product with the identity gives the logits of the fixture.
 TEST(KernelFixtures, CrossEntropy) {
-  for (const Kernels kernels : {LossReferenceKernels(), LossCpuKernels()}) {
+  for (const Kernels& kernels :
+       std::initializer_list<Kernels>{LossReferenceKernels(), LossCpuKernels(),
+                                      OnCuda(LossCudaKernels())}) {
     for (const std::string name : {"cross_entropy", "cross_entropy_large"}) {
       const OperandCase logits = Ops().Operand(name + "/logits", DType::kF32);
       const int64_t size = logits.type.dim(1);

@@ -3,6 +3,7 @@
 // (tests/fixtures/README.md).
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,12 +13,13 @@
 #include "kernels/op_table.h"
 #include "kernels/optimizer/optimizer.h"
 #include "kernels/testing/conformance.h"
+#include "kernels/testing/cuda_conformance.h"
 #include "tests/harness/torch_fixture.h"
 
 namespace shardgraph {
 namespace {
 
-using Kernels = absl::Span<const KernelDef>;
+using Kernels = TestKernels;
 
 OpCase Case(absl::string_view op, Attributes attributes,
             std::vector<OperandCase> operands) {
@@ -171,8 +173,9 @@ class OptimizerRun {
 TEST(OptimizerFixtures, AdamWAndClipping) {
   const TorchFixture fixture("tests/fixtures/optimizer");
   const int steps = fixture.json()["steps"];
-  for (const Kernels kernels :
-       {OptimizerReferenceKernels(), OptimizerCpuKernels()}) {
+  for (const Kernels& kernels : std::initializer_list<Kernels>{
+           OptimizerReferenceKernels(), OptimizerCpuKernels(),
+           OnCuda(OptimizerCudaKernels())}) {
     for (const std::string run : {"plain", "clipped"}) {
       SCOPED_TRACE(run);
       OptimizerRun optimizer(fixture, run, kernels);
