@@ -112,6 +112,32 @@ TEST_P(CudaDouble, OrderCaptureAndPlanChangeNothing) {
   }
 }
 
+// Sums over two ranks have one order.
+TEST_P(CudaDouble, StrategiesGiveTheSameBits) {
+  constexpr int kSteps = 2;
+  const bool gpt2 = GetParam() == kGpt2;
+  for (const std::string reduce :
+       {"precision.reduce=FP32", "precision.reduce=BF16"}) {
+    if (!Long() && gpt2 != (reduce == "precision.reduce=FP32")) continue;
+    const TrainingRunResult first =
+        RunOnDouble(Config(GetParam(), 1, kSteps, {reduce}), 2, 0);
+    const std::vector<std::vector<std::string>> choices = {
+        {"shard.strategy=SHARD_GRAD_OP"},
+        {"shard.strategy=ZERO1"},
+        {"shard.strategy=NO_SHARD"},
+        {"shard.strategy=HYBRID", "shard.shard_group_size=1"},
+    };
+    for (std::vector<std::string> choice : choices) {
+      SCOPED_TRACE(choice[0] + " " + reduce);
+      choice.push_back(reduce);
+      const TrainingRunResult run =
+          RunOnDouble(Config(GetParam(), 1, kSteps, choice), 2, 1);
+      EXPECT_EQ(run.losses, first.losses);
+      EXPECT_EQ(run.weights, first.weights);
+    }
+  }
+}
+
 // Losses of BF16 differ between kernels by roundings that flip.
 TEST_P(CudaDouble, TrainsInBf16) {
   constexpr int kSteps = 3;
