@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "fsdp/config/text_config.h"
 #include "fsdp/config/train_config.h"
 #include "fsdp/shard/flat_parameter.h"
@@ -47,9 +48,20 @@ int64_t BytesOf(const MemoryPlan& memory, MemoryKind kind) {
 }
 
 TEST(MemoryTest, TheArenaIsWhatThePlanSays) {
+  const std::vector<std::pair<int, std::vector<std::string>>> meshes = {
+      {1, {}},
+      {2, {}},
+      {4, {}},
+      {2, {"shard.strategy=SHARD_GRAD_OP"}},
+      {3, {"shard.strategy=ZERO1", "shard.reduce_once=true"}},
+      {2, {"shard.strategy=NO_SHARD", "precision.reduce=BF16"}},
+      {4, {"shard.strategy=HYBRID", "shard.shard_group_size=2"}},
+      {2, {"optimizer.frozen=.*mlp.*"}},
+  };
   for (const char* compute : {"FP32", "BF16"}) {
-    for (const int world : {1, 2, 4}) {
-      SCOPED_TRACE(absl::StrCat(compute, ", world ", world));
+    for (const auto& [world, overrides] : meshes) {
+      SCOPED_TRACE(absl::StrCat(compute, ", world ", world, " ",
+                                absl::StrJoin(overrides, " ")));
       TrainingRunOptions options;
       options.world_size = world;
       std::mutex mutex;
@@ -70,14 +82,33 @@ TEST(MemoryTest, TheArenaIsWhatThePlanSays) {
                     planned);
         }
       };
-      const auto run = RunTraining(
-          Config({absl::StrCat("precision.compute=", compute), "run.steps=1"}),
-          options);
+      std::vector<std::string> all = overrides;
+      all.push_back(absl::StrCat("precision.compute=", compute));
+      all.push_back("run.steps=1");
+      const auto run = RunTraining(Config(all), options);
       ASSERT_TRUE(run.ok()) << run.status();
       EXPECT_GT(planned, 0);
       EXPECT_EQ(run->device_bytes, std::vector<int64_t>(world, planned));
     }
   }
+}
+
+// A limit in which FULL_SHARD with recomputation trains what NO_SHARD without
+// cannot hold.
+TEST(MemoryTest, ShardingAndRecomputationTrainWhatWouldNotFit) {
+  const std::vector<std::string> wide = {"model.gpt2.n_embd=96", "run.steps=2"};
+  const auto bytes = [&](const std::vector<std::string>& overrides) {
+    std::vector<std::string> all = wide;
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    TrainingRunOptions options;
+    options.world_size = 4;
+    const auto run = RunTraining(Config(all), options);
+    SG_CHECK_OK(run);
+    return run->device_bytes[0];
+  };
+  const int64_t limit = 3 << 20;
+  EXPECT_LE(bytes({"shard.recompute=FULL"}), limit);
+  EXPECT_GT(bytes({"shard.strategy=NO_SHARD"}), limit);
 }
 
 // A rank holds 1 / world of masters and moments, but for padding.
