@@ -14,20 +14,28 @@ thread_local int64_t thread_allocations = 0;
 void* Count(void* data) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   ++thread_allocations;
+  return data;
+}
+
+void* OrThrow(void* data) {
   if (data == nullptr) throw std::bad_alloc();
   return data;
 }
 
 }  // namespace
 
-// The other forms of new and delete call these.
-void* operator new(size_t size) {
+// The other forms of new and delete call these; the library's form that does
+// not throw does so too, but not AddressSanitizer's.
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
   return Count(std::malloc(std::max<size_t>(size, 1)));
+}
+void* operator new(size_t size) {
+  return OrThrow(operator new(size, std::nothrow));
 }
 void* operator new(size_t size, std::align_val_t alignment) {
   const size_t a = static_cast<size_t>(alignment);
-  return Count(
-      std::aligned_alloc(a, (std::max<size_t>(size, 1) + a - 1) / a * a));
+  return OrThrow(Count(
+      std::aligned_alloc(a, (std::max<size_t>(size, 1) + a - 1) / a * a)));
 }
 void operator delete(void* data) noexcept { std::free(data); }
 void operator delete(void* data, size_t) noexcept { std::free(data); }
