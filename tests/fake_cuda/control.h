@@ -29,6 +29,10 @@ struct Options {
   // Fills the `__shared__` variables and the dynamic shared memory with 0xff
   // (a NaN) before each block.
   bool poison_shared_memory = true;
+  // Every rank must call the collectives of different communicators in the same
+  // order, as far as ranks share them: NCCL keeps the host's order, and another
+  // one can end in a deadlock.
+  bool check_communicator_order = false;
   // How long a waiting host gives the other ranks' threads to enqueue their
   // part of a collective before it reports who is missing.
   std::chrono::milliseconds collective_timeout{5000};

@@ -70,6 +70,17 @@ std::string Words(const Call& call) {
 
 // All ranks' view of a communicator, under the world's lock.
 struct Group {
+  std::string id;
+  std::vector<int> devices;  // By rank.
+  // Of calls that not all ranks have made yet: what the first rank's device had
+  // called before.
+  struct First {
+    int device;
+    std::map<std::string, size_t> called;
+    int callers = 0;
+  };
+  std::map<size_t, First> firsts;
+  std::vector<size_t> calls;  // Per rank.
   int ranks = 0;
   int joined = 0;            // Under the registry's lock.
   std::vector<size_t> next;  // Per rank: its next collective.
@@ -206,6 +217,49 @@ std::shared_ptr<Meeting> Arrive(Group& group, int rank, const Call& call) {
   return meeting;
 }
 
+// What each device has called, by communicator; under the world's lock.
+struct CallOrder {
+  int generation = 0;
+  std::map<int, std::map<std::string, size_t>> called;
+  std::map<std::string, std::vector<int>> devices;  // By communicator.
+};
+
+// Notes a call and compares what came before it with what came before the same
+// call on the first rank. Empty if they agree.
+std::string CheckOrder(Group& group, int rank, const Call& call) {
+  static auto& order = *new CallOrder;
+  if (order.generation != World::Get().generation) {
+    order = {.generation = World::Get().generation};
+  }
+  order.devices[group.id] = group.devices;
+  const int device = group.devices[static_cast<size_t>(rank)];
+  auto& called = order.called[device];
+  const size_t number = group.calls[static_cast<size_t>(rank)]++;
+  const auto [it, is_first] =
+      group.firsts.try_emplace(number, Group::First{device, called});
+  Group::First& first = it->second;
+  std::string problem;
+  for (const auto& [id, members] : order.devices) {
+    const auto member = [&members](int d) {
+      return std::find(members.begin(), members.end(), d) != members.end();
+    };
+    if (is_first || !problem.empty() || !member(device) ||
+        !member(first.device)) {
+      continue;
+    }
+    if (called[id] != first.called[id]) {
+      problem = "order of communicators: before its " + Words(call) + " on " +
+                group.id + ", device " + std::to_string(first.device) +
+                " has made " + std::to_string(first.called[id]) + " calls on " +
+                id + ", device " + std::to_string(device) + " has made " +
+                std::to_string(called[id]);
+    }
+  }
+  ++called[group.id];
+  if (++first.callers == group.ranks) group.firsts.erase(it);
+  return problem;
+}
+
 // Communicators by unique id, while ranks come together.
 std::mutex registry_mutex;
 std::condition_variable registry_changed;
@@ -234,6 +288,10 @@ ncclResult_t Enqueue(const Call& call, ncclComm_t comm, cudaStream_t handle,
     return ncclInvalidArgument;
   }
   if (call.count == 0) return ncclSuccess;
+  if (world.options().check_communicator_order) {
+    const std::string problem = CheckOrder(*comm->group, comm->rank, call);
+    if (!problem.empty()) world.Report(problem);
+  }
   auto work = std::make_shared<Work>();
   work->name = Words(call) + " on rank " + std::to_string(comm->rank);
   const size_t bytes = call.count * SizeOf(call.type);
@@ -282,8 +340,12 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id,
     entry = std::make_shared<Group>();
     entry->ranks = ranks;
     entry->next.resize(static_cast<size_t>(ranks));
+    entry->id = id.internal;
+    entry->devices.resize(static_cast<size_t>(ranks));
+    entry->calls.resize(static_cast<size_t>(ranks));
   }
   const std::shared_ptr<Group> group = entry;
+  group->devices[static_cast<size_t>(rank)] = t_device;
   if (++group->joined == ranks) {
     registry.erase(id.internal);
     registry_changed.notify_all();

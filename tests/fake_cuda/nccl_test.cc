@@ -146,6 +146,71 @@ TEST(Nccl, RanksDisagree) {
       HasSubstr("ranks disagree: rank 0 calls all-reduce of 50 elements"));
 }
 
+TEST(Nccl, RanksCallInDifferentOrder) {
+  OnRanks(2, 0, [&](Rank& r) {
+    DeviceArray<float> x(std::vector<float>(100, 1.0f), r.compute),
+        y(200, r.compute);
+    for (int i = 0; i < 2; ++i) {
+      if (i == r.rank) {
+        EXPECT_NCCL(ncclAllReduce(x.get(), y.get(), 100, ncclFloat32, ncclSum,
+                                  r.comm, r.compute));
+      } else {
+        EXPECT_NCCL(ncclAllGather(x.get(), y.get(), 100, ncclFloat32, r.comm,
+                                  r.compute));
+      }
+    }
+    EXPECT_EQ(cudaStreamSynchronize(r.compute), cudaErrorUnknown);
+  });
+  EXPECT_THAT(TakeReport(), HasSubstr("ranks disagree: rank 0 calls "
+                                      "all-reduce of 100 elements"));
+}
+
+// Each communicator by itself is used alike by both ranks.
+TEST(Nccl, RanksCallCommunicatorsInDifferentOrder) {
+  for (const bool swapped : {false, true}) {
+    Reset({.devices = 2, .check_communicator_order = true});
+    TakeReport();
+    ncclUniqueId ids[2];
+    for (ncclUniqueId& id : ids) EXPECT_NCCL(ncclGetUniqueId(&id));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        EXPECT_CUDA(cudaSetDevice(rank));
+        cudaStream_t streams[2];
+        ncclComm_t comms[2];
+        for (int i = 0; i < 2; ++i) {
+          EXPECT_CUDA(
+              cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+          EXPECT_NCCL(ncclCommInitRank(&comms[i], 2, ids[i], rank));
+        }
+        {
+          DeviceArray<float> x(std::vector<float>(10, 1.0f), streams[0]),
+              y(std::vector<float>(10, 1.0f), streams[1]);
+          for (int i = 0; i < 4; ++i) {
+            const int which = swapped && rank == 1 ? 1 - i % 2 : i % 2;
+            float* const data = which == 0 ? x.get() : y.get();
+            EXPECT_NCCL(ncclAllReduce(data, data, 10, ncclFloat32, ncclSum,
+                                      comms[which], streams[which]));
+          }
+          EXPECT_CUDA(cudaStreamSynchronize(streams[0]));
+          EXPECT_CUDA(cudaStreamSynchronize(streams[1]));
+        }
+        for (int i = 0; i < 2; ++i) {
+          EXPECT_NCCL(ncclCommDestroy(comms[i]));
+          EXPECT_CUDA(cudaStreamDestroy(streams[i]));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const std::string report = TakeReport();
+    if (swapped) {
+      EXPECT_THAT(report, HasSubstr("order of communicators: before its "));
+    } else {
+      EXPECT_EQ(report, "");
+    }
+  }
+}
+
 TEST(Nccl, RankMissing) {
   OnRanks(
       2, 0,

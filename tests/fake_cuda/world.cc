@@ -50,6 +50,7 @@ void World::Reset(const Options& options) {
   options_ = options;
   counters = Counters();
   calls.clear();
+  ++generation;
   sticky_ = cudaSuccess;
   serial_ = 0;
   next_index_ = 0;

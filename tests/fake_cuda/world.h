@@ -184,6 +184,7 @@ class World {
   // A failed kernel spoils the device for good, as on CUDA.
   cudaError_t sticky() const { return sticky_; }
   Counters counters;
+  int generation = 0;                    // of the world: the number of Resets
   std::map<std::string, int64_t> calls;  // of the API, by name
 
   // --- Streams and events ---
