@@ -45,7 +45,7 @@ TEST(GradientRulesTest, EveryOpIsDecided) {
       "accumulate", "adamw", "advance_state", "finish_gradients", "kv_write",
       "sgd", "sum_of_squares",
       // collectives between forward and loss
-      "all_reduce", "all_to_all", "reduce_scatter"};
+      "all_reduce", "all_to_all", "reduce_scatter", "sum_pieces"};
   for (const OpDef* op : AllOps()) {
     EXPECT_NE(FindGradientRule(op->name) != nullptr, never.count(op->name) > 0)
         << std::string(op->name);
