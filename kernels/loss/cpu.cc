@@ -16,11 +16,6 @@ namespace {
 // Work of one task of the softmax.
 constexpr int64_t kLogitsPerTask = 16384;
 
-// Rows of logits at a time.
-int64_t ChunkRows(const Attributes& attributes, const TensorType& x) {
-  return std::min(attributes.Int("chunk_rows"), x.dim(0));
-}
-
 // How the workspace is divided: losses of a chunk's rows, logits, scratch
 // memory of products.
 struct Layout {

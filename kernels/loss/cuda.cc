@@ -10,11 +10,6 @@
 namespace shardgraph {
 namespace {
 
-// Rows of logits at a time.
-int64_t ChunkRows(const Attributes& attributes, const TensorType& x) {
-  return std::min(attributes.Int("chunk_rows"), x.dim(0));
-}
-
 // How the workspace is divided: losses of all rows, then logits of a chunk,
 // whose rows begin at multiples of 16 bytes.
 struct Layout {

@@ -1,5 +1,6 @@
 #include "kernels/loss/loss.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -74,6 +75,10 @@ OpCost CostOfHeadGradient(const Attributes& attributes,
 }
 
 }  // namespace
+
+int64_t ChunkRows(const Attributes& attributes, const TensorType& x) {
+  return std::min(attributes.Int("chunk_rows"), x.dim(0));
+}
 
 absl::Span<const OpDef* const> LossOps() {
   static const OpDef head = {

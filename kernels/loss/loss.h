@@ -47,6 +47,9 @@ namespace shardgraph {
 
 inline constexpr int32_t kMaskedTarget = -100;
 
+// Rows of logits that a kernel holds at a time.
+int64_t ChunkRows(const Attributes& attributes, const TensorType& x);
+
 absl::Span<const OpDef* const> LossOps();
 absl::Span<const KernelDef> LossReferenceKernels();  // every floating dtype
 absl::Span<const KernelDef> LossCpuKernels();        // F32, BF16
