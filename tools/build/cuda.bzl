@@ -9,9 +9,8 @@ load(":cc.bzl", "cc_library")
 load("@local_config_cuda//:defs.bzl", "CUDA_AVAILABLE", "NVCC")
 
 ARCHS = [
-    "arch=compute_80,code=sm_80",
+    "arch=compute_80,code=[sm_80,compute_80]",  # with PTX for anything newer
     "arch=compute_90a,code=sm_90a",
-    "arch=compute_90,code=compute_90",  # PTX for anything newer
 ]
 
 def if_cuda(yes, no = []):
