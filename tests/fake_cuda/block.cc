@@ -291,8 +291,7 @@ BlockResult RunBlock(const KernelLaunch& launch, uint32_t index,
 
 int64_t SwitchCount() { return switches; }
 
-// --- What kernels call
-// ---------------------------------------------------------
+// What kernels call.
 
 int BlockExchange(BlockOp op, int predicate) {
   const int self = b.current;

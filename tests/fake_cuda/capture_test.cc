@@ -23,8 +23,7 @@ constexpr bool kAddressSanitizer = true;
 constexpr bool kAddressSanitizer = false;
 #endif
 
-// --- Capture
-// --------------------------------------------------------------------
+// Capture.
 
 // A miniature step: on a, the forward; on b, meanwhile, another; joined; then
 // the optimizer, whose learning rate changes between replays.

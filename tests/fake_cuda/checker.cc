@@ -457,8 +457,7 @@ void SetThread(int thread) { g.thread = thread; }
 
 }  // namespace shardgraph::fake_cuda::checker
 
-// --- What the compiler calls under -fsanitize=thread
-// -----------------------------
+// What the compiler calls under -fsanitize=thread.
 //
 // Not in a build with the real ThreadSanitizer, which brings its own: there,
 // kernels and the double are compiled without the flag.

@@ -60,7 +60,7 @@ inline constexpr int warpSize = 32;
 
 namespace shardgraph::fake_cuda {
 
-// --- What kernels call, in block.cc ------------------------------------------
+// What kernels call, in block.cc.
 
 enum class WarpOp : uint8_t {
   kSync,
@@ -92,7 +92,7 @@ unsigned ActiveMask();
 void Fence();
 [[noreturn]] void Trap(const char* what);
 
-// --- Kernels as values, in runtime.cc ----------------------------------------
+// Kernels as values, in runtime.cc.
 
 // How to call a kernel given an array of pointers to its arguments.
 struct KernelType {
@@ -169,7 +169,7 @@ T WarpReduce(WarpOp op, unsigned mask, T value) {
 
 }  // namespace shardgraph::fake_cuda
 
-// --- Barriers and warp operations --------------------------------------------
+// Barriers and warp operations.
 
 inline void __syncthreads() {
   ::shardgraph::fake_cuda::BlockExchange(
@@ -271,8 +271,7 @@ inline unsigned __reduce_xor_sync(unsigned mask, unsigned value) {
       ::shardgraph::fake_cuda::WarpOp::kXor, mask, value);
 }
 
-// --- Memory
-// --------------------------------------------------------------------
+// Memory.
 
 // Cache hints mean nothing here.
 template <typename T>
@@ -378,8 +377,7 @@ inline unsigned atomicInc(unsigned* p, unsigned limit) {
   return old;
 }
 
-// --- Runtime templates that cuda_runtime.h shows to nvcc only
-// -------------------
+// Runtime templates that cuda_runtime.h shows to nvcc only.
 
 template <typename T>
 cudaError_t cudaFuncSetAttribute(T* kernel, cudaFuncAttribute attribute,

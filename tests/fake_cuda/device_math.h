@@ -109,8 +109,7 @@ constexpr T max(T a, T b) {
   return a < b ? b : a;
 }
 
-// --- BF16 and FP16: what the toolkit's headers have for devices only
-// -----------
+// BF16 and FP16: what the toolkit's headers have for devices only.
 
 inline __nv_bfloat16 __hfma(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) {
   return __float2bfloat16_rn(

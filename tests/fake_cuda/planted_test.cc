@@ -24,8 +24,7 @@ constexpr bool kAddressSanitizer = true;
 constexpr bool kAddressSanitizer = false;
 #endif
 
-// --- The access checker and the block's own checks
-// --------------------------------
+// The access checker and the block's own checks.
 
 // Runs one kernel on 512 floats; returns the report and the final error.
 std::string Report(Mistake mistake, uint64_t seed, cudaError_t* error,
@@ -155,8 +154,7 @@ TEST(Planted, FoundByChecker) {
   }
 }
 
-// --- Order between streams
-// ------------------------------------------------------
+// Order between streams.
 
 // x -> y on stream a, y -> z on stream b, with or without the edge between.
 std::vector<float> Pipeline(uint64_t seed, bool with_edge,

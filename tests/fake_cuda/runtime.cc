@@ -155,8 +155,7 @@ using namespace shardgraph::fake_cuda;  // NOLINT: the definitions below are the
 
 extern "C" {
 
-// --- Errors
-// ------------------------------------------------------------------------
+// Errors.
 
 cudaError_t cudaGetLastError() {
   const cudaError_t error = t_last_error;
@@ -203,8 +202,7 @@ const char* cudaGetErrorString(cudaError_t error) {
   return cudaGetErrorName(error);
 }
 
-// --- Devices
-// -----------------------------------------------------------------------
+// Devices.
 
 cudaError_t cudaGetDeviceCount(int* count) {
   ScopedLock lock;
@@ -285,8 +283,7 @@ cudaError_t cudaDeviceSynchronize() {
   return Return(World::Get().SynchronizeDevice(t_device));
 }
 
-// --- Memory
-// ------------------------------------------------------------------------
+// Memory.
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   ScopedLock lock;

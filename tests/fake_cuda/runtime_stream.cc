@@ -95,8 +95,7 @@ using namespace shardgraph::fake_cuda;  // NOLINT: the definitions below are the
 
 extern "C" {
 
-// --- Streams
-// -----------------------------------------------------------------------
+// Streams.
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags,
                                          int priority) {
@@ -162,8 +161,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function,
   return Return(World::Get().Enqueue(stream, work));
 }
 
-// --- Events
-// ------------------------------------------------------------------------
+// Events.
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   ScopedLock lock;
@@ -221,8 +219,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin,
   return cudaSuccess;
 }
 
-// --- Kernels
-// -----------------------------------------------------------------------
+// Kernels.
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config,
                                 const void* kernel, void** arguments) {
@@ -258,8 +255,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks,
       blocks, kernel, threads, shared_bytes, 0);
 }
 
-// --- Capture and graphs
-// ------------------------------------------------------------
+// Capture and graphs.
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle,
                                    cudaStreamCaptureMode mode) {

@@ -151,7 +151,6 @@ bool World::DestroyExec(cudaGraphExec_t exec) {
   return true;
 }
 
-// --- Enqueueing
 bool World::InAGraph(const CommunicatorState* communicator) const {
   return std::any_of(execs_.begin(), execs_.end(), [&](cudaGraphExec_t exec) {
     const std::vector<Node>& nodes = exec->program->nodes;
@@ -161,7 +160,7 @@ bool World::InAGraph(const CommunicatorState* communicator) const {
   });
 }
 
-// ------------------------------------------------------------------
+// Enqueueing.
 
 cudaError_t World::Enqueue(cudaStream_t stream,
                            std::shared_ptr<const Work> work) {
@@ -283,8 +282,7 @@ cudaError_t World::WaitEvent(cudaStream_t stream, cudaEvent_t event) {
               {Operation::kWait, nullptr, event->marker, nullptr, nullptr});
 }
 
-// --- Executing
-// -------------------------------------------------------------------
+// Executing.
 
 bool World::CanStep(const CUstream_st& stream) const {
   if (stream.queue.empty()) return false;

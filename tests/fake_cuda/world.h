@@ -178,7 +178,7 @@ class World {
   void Reset(const Options& options);
   const Options& options() const { return options_; }
 
-  // --- Reports and errors ---
+  // Reports and errors.
   void Report(const std::string& text);
   std::string TakeReport();
   // A failed kernel spoils the device for good, as on CUDA.
@@ -187,7 +187,7 @@ class World {
   int generation = 0;                    // of the world: the number of Resets
   std::map<std::string, int64_t> calls;  // of the API, by name
 
-  // --- Streams and events ---
+  // Streams and events.
   cudaStream_t CreateStream(int device, unsigned flags, int priority);
   void DestroyStream(cudaStream_t stream);
   // The stream of a handle: null and cudaStreamLegacy mean the legacy stream
@@ -205,13 +205,13 @@ class World {
   bool InAGraph(const CommunicatorState* communicator) const;
   bool Exists(cudaGraphExec_t exec) const { return execs_.count(exec) != 0; }
 
-  // --- Enqueueing: in a capturing stream a node, else an operation ---
+  // Enqueueing: in a capturing stream a node, else an operation.
   cudaError_t Enqueue(cudaStream_t stream, std::shared_ptr<const Work> work);
   cudaError_t EnqueueGraph(cudaStream_t stream, cudaGraphExec_t exec);
   cudaError_t RecordEvent(cudaEvent_t event, cudaStream_t stream);
   cudaError_t WaitEvent(cudaStream_t stream, cudaEvent_t event);
 
-  // --- Waiting ---
+  // Waiting.
   // Executes until `stream`, or every stream of the device, is empty.
   cudaError_t Synchronize(cudaStream_t stream);
   cudaError_t SynchronizeDevice(int device);
@@ -219,7 +219,7 @@ class World {
   // One piece of work, if there is any.
   bool Step();
 
-  // --- Capture ---
+  // Capture.
   cudaError_t BeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
   cudaError_t EndCapture(cudaStream_t stream, cudaGraph_t* graph);
   // For calls that CUDA calls unsafe during capture (allocation, implicit
