@@ -25,13 +25,20 @@ def cc_library(**kwargs):
 def cc_binary(**kwargs):
     native.cc_binary(**_with_headers(_LIBRARY, kwargs))
 
-def cc_test(**kwargs):
-    """A test; its own sources are optimised less, which shortens their compile time."""
+# A test's own sources are optimised less, which shortens their compile time.
+def _test_source(kwargs):
     kwargs = _with_headers(_TEST, kwargs)
-    native.cc_test(**dict(
+    return dict(
         kwargs,
         copts = kwargs.get("copts", []) + select({
             "//tools/build:optimised": ["-O1"],
             "//conditions:default": [],
         }),
-    ))
+    )
+
+def cc_test(**kwargs):
+    native.cc_test(**_test_source(kwargs))
+
+def cc_test_cases(**kwargs):
+    """Test cases compiled once, for cc_tests without srcs that run them in several environments."""
+    native.cc_library(**dict(_test_source(kwargs), alwayslink = True, testonly = True))

@@ -123,12 +123,6 @@ def system_deps():
         files = {"BUILD": _lib("gloo", ["-lgloo", "-pthread"])},
     )
     _repo(
-        name = "com_google_highway",
-        deb = "libhwy-dev",
-        probe = ["/usr/include/hwy/highway.h"],
-        files = {"BUILD": _lib("hwy", ["-lhwy"], defines = ["HWY_SHARED_DEFINE"])},
-    )
-    _repo(
         name = "nlohmann_json",
         deb = "nlohmann-json3-dev",
         probe = ["/usr/include/nlohmann/json.hpp"],
