@@ -77,7 +77,9 @@ TEST_P(StrategyParity, GivesTheNumbersOfOneRank) {
   const absl::StatusOr<TrainingRunResult> one =
       RunTraining(ParityConfig(GetParam(), 12, {Steps()}), options);
   ASSERT_TRUE(one.ok()) << one.status();
-  if (full) EXPECT_LT(one->losses.back(), one->losses.front());
+  if (full) {
+    EXPECT_LT(one->losses.back(), one->losses.front());
+  }
   const bool gpt2 = GetParam() == kParityGpt2;
   int turn = -1;
   for (const Mesh& mesh : Meshes(4)) {
