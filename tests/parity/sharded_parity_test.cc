@@ -11,6 +11,9 @@
 namespace shardgraph {
 namespace {
 
+// Enough where the same bits are expected.
+constexpr char kFewSteps[] = "run.steps=8";
+
 class ShardedParity : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ShardedParity, WorldsAndAccumulationGiveTheNumbersOfOneRank) {
@@ -54,7 +57,7 @@ TEST_P(ShardedParity, RecomputeReshardAndWrapPolicyChangeNothing) {
   TrainingRunOptions options;
   options.world_size = 2;
   const absl::StatusOr<TrainingRunResult> plain =
-      RunTraining(ParityConfig(GetParam(), 6), options);
+      RunTraining(ParityConfig(GetParam(), 6, {kFewSteps}), options);
   ASSERT_TRUE(plain.ok()) << plain.status();
   const std::vector<std::vector<std::string>> choices = {
       {"shard.recompute=FULL"},
@@ -63,18 +66,19 @@ TEST_P(ShardedParity, RecomputeReshardAndWrapPolicyChangeNothing) {
       {"shard.prefetch=3"},
       {"shard.recompute=SELECTIVE", "shard.recompute_ops=gelu,swiglu"},
   };
-  for (const std::vector<std::string>& choice : choices) {
+  for (std::vector<std::string> choice : choices) {
+    choice.push_back(kFewSteps);
     const absl::StatusOr<TrainingRunResult> run =
         RunTraining(ParityConfig(GetParam(), 6, choice), options);
     ASSERT_TRUE(run.ok()) << choice[0] << ": " << run.status();
     EXPECT_EQ(run->losses, plain->losses) << choice[0];
     EXPECT_EQ(run->weights, plain->weights) << choice[0];
   }
-  const absl::StatusOr<TrainingRunResult> wrapped = RunTraining(
-      ParityConfig(
-          GetParam(), 6,
-          {"shard.wrap_policy=SIZE_BASED", "shard.min_num_params=3000"}),
-      options);
+  const absl::StatusOr<TrainingRunResult> wrapped =
+      RunTraining(ParityConfig(GetParam(), 6,
+                               {"shard.wrap_policy=SIZE_BASED",
+                                "shard.min_num_params=3000", kFewSteps}),
+                  options);
   ASSERT_TRUE(wrapped.ok()) << wrapped.status();
   ExpectSame(*wrapped, *plain);
 }
@@ -83,24 +87,25 @@ TEST_P(ShardedParity, RunsThreadsLanesAndCaptureAreBitwiseEqual) {
   TrainingRunOptions options;
   options.world_size = 3;
   const absl::StatusOr<TrainingRunResult> first =
-      RunTraining(ParityConfig(GetParam(), 2), options);
+      RunTraining(ParityConfig(GetParam(), 2, {kFewSteps}), options);
   ASSERT_TRUE(first.ok()) << first.status();
   const auto expect_equal = [&](const absl::StatusOr<TrainingRunResult>& run) {
     ASSERT_TRUE(run.ok()) << run.status();
     EXPECT_EQ(run->losses, first->losses);
     EXPECT_EQ(run->weights, first->weights);
   };
-  expect_equal(RunTraining(ParityConfig(GetParam(), 2), options));
-  expect_equal(
-      RunTraining(ParityConfig(GetParam(), 2, {"run.capture=false"}), options));
+  expect_equal(RunTraining(ParityConfig(GetParam(), 2, {kFewSteps}), options));
+  expect_equal(RunTraining(
+      ParityConfig(GetParam(), 2, {kFewSteps, "run.capture=false"}), options));
   options.threads = 2;
-  expect_equal(RunTraining(ParityConfig(GetParam(), 2), options));
+  expect_equal(RunTraining(ParityConfig(GetParam(), 2, {kFewSteps}), options));
   options.threads = 1;
   for (int lanes : {1, 4}) {
     options.target.set_lanes(lanes);
     options.target.set_buffer_alignment(256);
     options.target.set_window_alignment(4096);
-    expect_equal(RunTraining(ParityConfig(GetParam(), 2), options));
+    expect_equal(
+        RunTraining(ParityConfig(GetParam(), 2, {kFewSteps}), options));
   }
 }
 
