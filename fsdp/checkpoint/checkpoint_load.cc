@@ -1,18 +1,16 @@
-#include <algorithm>
 #include <cstdio>
-#include <memory>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "fsdp/checkpoint/boxes.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/checkpoint_names.h"
+#include "fsdp/checkpoint/checkpoint_reader.h"
 #include "fsdp/checkpoint/manifest.h"
 #include "fsdp/checkpoint/safetensors.h"
-#include "fsdp/files/crc32c.h"
 #include "fsdp/train/shard_writer.h"
 #include "kernels/status_macros.h"
 #include "kernels/step_state.h"
@@ -20,127 +18,17 @@
 namespace shardgraph {
 namespace {
 
-// Reads ranges of tensors by name, through the checksums of their pieces.
-class CheckpointReader {
- public:
-  CheckpointReader(const std::string& folder,
-                   const CheckpointManifest& manifest)
-      : folder_(folder), manifest_(manifest) {
-    for (const CheckpointTensor& tensor : manifest.tensors())
-      tensors_[tensor.name()] = &tensor;
-    files_.resize(manifest.files_size());
-  }
-
-  // Null when there is none.
-  const CheckpointTensor* Find(const std::string& name) const {
-    const auto it = tensors_.find(name);
-    return it == tensors_.end() ? nullptr : it->second;
-  }
-
-  // Copies the range into the shard.
-  absl::Status Read(const CheckpointTensor& tensor, const HeldRange& held,
-                    ShardKind kind, ShardWriter* shards) {
-    int64_t loaded = 0;
-    for (const CheckpointPiece& piece : tensor.pieces()) {
-      Source source;
-      SG_RETURN_IF_ERROR(ForEachRun(
-          held.parameter->shape, BoxOf(piece),
-          [&](int64_t in_tensor, int64_t in_box,
-              int64_t elements) -> absl::Status {
-            const int64_t begin = std::max(in_tensor, held.begin);
-            const int64_t end =
-                std::min(in_tensor + elements, held.begin + held.elements);
-            if (begin >= end) return absl::OkStatus();
-            if (source.entry == nullptr)
-              SG_RETURN_IF_ERROR(Open(tensor, piece, &source));
-            loaded += end - begin;
-            return Copy(piece, source, in_box + begin - in_tensor, end - begin,
-                        [&](int64_t offset, absl::Span<const float> values) {
-                          return shards->Write(
-                              held, begin - held.begin + offset, values, kind);
-                        });
-          }));
-    }
-    if (loaded == held.elements) return absl::OkStatus();
-    return absl::DataLossError(absl::StrCat(
-        folder_, ": tensor ", tensor.name(), " has ", loaded, " elements in [",
-        held.begin, ", ", held.begin + held.elements, ")"));
-  }
-
- private:
-  struct Source {
-    const SafetensorsFile* file = nullptr;
-    const SafetensorsEntry* entry = nullptr;
-    absl::string_view data;
-    int64_t verified = -1;  // chunk
-  };
-
-  absl::Status Open(const CheckpointTensor& tensor,
-                    const CheckpointPiece& piece, Source* source) {
-    auto& file = files_[piece.file()];
-    if (file == nullptr) {
-      auto opened = SafetensorsFile::Open(
-          absl::StrCat(folder_, "/", manifest_.files(piece.file()).name()));
-      if (!opened.ok()) return absl::DataLossError(opened.status().message());
-      file = *std::move(opened);
-    }
-    source->file = file.get();
-    source->entry = file->Find(tensor.name());
-    if (source->entry == nullptr || source->entry->shape != BoxOf(piece).size ||
-        source->entry->dtype_name != tensor.dtype()) {
-      return absl::DataLossError(
-          absl::StrCat(file->path(), ": tensor ", tensor.name(),
-                       " is not there as the manifest says: ", tensor.dtype(),
-                       "[", absl::StrJoin(piece.size(), ", "), "]"));
-    }
-    if (!IsFloating(*source->entry->dtype)) {
-      return absl::DataLossError(absl::StrCat(file->path(), ": tensor ",
-                                              tensor.name(), " has dtype ",
-                                              tensor.dtype()));
-    }
-    source->data = file->Data(*source->entry);
-    return absl::OkStatus();
-  }
-
-  // Hands out elements [begin, begin + elements) of the piece, chunk by chunk,
-  // each verified: write(elements before, values).
-  template <typename WriteFunction>
-  absl::Status Copy(const CheckpointPiece& piece, Source& source, int64_t begin,
-                    int64_t elements, const WriteFunction& write) {
-    const DType dtype = *source.entry->dtype;
-    const int64_t chunk_bytes = manifest_.chunk_bytes();
-    const int64_t chunk_elements = chunk_bytes / SizeOf(dtype);
-    for (int64_t done = 0; done < elements;) {
-      const int64_t at = begin + done;
-      const int64_t chunk = at / chunk_elements;
-      const int64_t count =
-          std::min(elements - done, (chunk + 1) * chunk_elements - at);
-      if (chunk != source.verified) {
-        const absl::string_view bytes =
-            source.data.substr(chunk * chunk_bytes, chunk_bytes);
-        if (Crc32c(bytes) != piece.crc32c(chunk)) {
-          return absl::DataLossError(
-              absl::StrCat(source.file->path(), ": tensor ", source.entry->name,
-                           ": the checksum of bytes [", chunk * chunk_bytes,
-                           ", ", chunk * chunk_bytes + bytes.size(),
-                           ") is wrong: the file is damaged"));
-        }
-        source.verified = chunk;
-      }
-      values_.resize(count);
-      ReadAsFloat(dtype, source.data, at, absl::MakeSpan(values_));
-      SG_RETURN_IF_ERROR(write(done, absl::MakeConstSpan(values_)));
-      done += count;
-    }
-    return absl::OkStatus();
-  }
-
-  const std::string& folder_;
-  const CheckpointManifest& manifest_;
-  std::map<std::string, const CheckpointTensor*> tensors_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::vector<float> values_;
-};
+// Copies the range into the shard; `values` is room to widen in.
+absl::Status ReadShard(CheckpointReader& reader, const CheckpointTensor& tensor,
+                       const HeldRange& held, ShardKind kind,
+                       ShardWriter* shards, std::vector<float>* values) {
+  return reader.Read(tensor, held.begin, held.elements,
+                     [&](int64_t first, DType dtype, absl::string_view bytes) {
+                       values->resize(bytes.size() / SizeOf(dtype));
+                       ReadAsFloat(dtype, bytes, 0, absl::MakeSpan(*values));
+                       return shards->Write(held, first, *values, kind);
+                     });
+}
 
 // The checkpoint's parameters are the model's.
 absl::Status CheckModel(const std::string& folder,
@@ -210,6 +98,7 @@ absl::StatusOr<CheckpointManifest> LoadCheckpoint(const std::string& folder,
   const TrainingPlan& plan = *rank.plan;
   SG_RETURN_IF_ERROR(CheckModel(folder, manifest, reader, *plan.model));
   ShardWriter shards(plan, rank.rank % plan.groups.shard, *rank.executor);
+  std::vector<float> values;
   for (const HeldRange& held : shards.Held()) {
     for (ShardKind kind : KindsOf(plan.units[held.unit])) {
       if (weights_only && kind != ShardKind::kMaster) continue;
@@ -224,7 +113,8 @@ absl::StatusOr<CheckpointManifest> LoadCheckpoint(const std::string& folder,
             OptimizerSpec::Kind_Name(manifest.config().optimizer().kind()),
             ", or with that parameter in optimizer.frozen"));
       }
-      SG_RETURN_IF_ERROR(reader.Read(*tensor, held, kind, &shards));
+      SG_RETURN_IF_ERROR(
+          ReadShard(reader, *tensor, held, kind, &shards, &values));
     }
   }
   if (!weights_only) SG_RETURN_IF_ERROR(RestoreState(folder, manifest, rank));
