@@ -221,7 +221,7 @@ cudaError_t cudaGetDevice(int* device) {
   *device = t_device;
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   memset(properties, 0, sizeof(*properties));
   snprintf(properties->name, sizeof(properties->name), "CUDA double");
   properties->totalGlobalMem = size_t{8} << 30;
@@ -239,6 +239,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   properties->multiProcessorCount = kMultiprocessors;
   properties->major = 9;
   properties->minor = 0;
+  properties->pciBusID = device;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {

@@ -366,7 +366,7 @@ TEST_F(BadInputTest, Checkpoints) {
            "--checkpoint=$D/done|--prompt=a prompt of thirty four characters",
            "--prompt has 34 tokens|32 positions|shorten the prompt"},
           {"device", "--checkpoint=$D/done|--prompt=ab|--device=tpu",
-           "device is \"tpu\"|auto or cpu"}});
+           "device is \"tpu\"|auto, cpu or cuda"}});
 
   const std::string again =
       "--config=$D/good.textproto|data.path=$D/tokens.bin|--run_dir=$D/"

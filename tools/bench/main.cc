@@ -1,7 +1,8 @@
 // bench: what the parts of Shardgraph cost, and what they reach. Flags are
-// Google Benchmark's (--benchmark_filter=..., --benchmark_format=json) and
-// --out_dir=DIR, which writes DIR/bench.json as well. Exit status: 0 done, 2 a
-// wrong flag.
+// Google Benchmark's (--benchmark_filter=..., --benchmark_format=json),
+// --out_dir=DIR, which writes DIR/bench.json as well, and
+// --device=auto|cpu|cuda: what whole steps run on; auto. Exit status: 0 done, 2
+// a wrong flag, 1 no GPU.
 #include <signal.h>
 #include <unistd.h>
 
@@ -17,15 +18,20 @@
 #include "tools/bench/ranks.h"
 #include "tools/bench/steps.h"
 #include "tools/program/program.h"
+#include "tools/runtime/runtime.h"
 
 namespace shardgraph {
 namespace {
 
-// --out_dir=DIR in Google Benchmark's words.
-std::vector<std::string> Translate(int argc, char** argv) {
+// --out_dir=DIR in Google Benchmark's words; takes --device.
+std::vector<std::string> Translate(int argc, char** argv, std::string* device) {
   std::vector<std::string> args;
   for (int i = 0; i < argc; ++i) {
     absl::string_view arg = argv[i];
+    if (absl::ConsumePrefix(&arg, "--device=")) {
+      *device = std::string(arg);
+      continue;
+    }
     if (!absl::ConsumePrefix(&arg, "--out_dir=")) {
       args.emplace_back(arg);
       continue;
@@ -52,7 +58,12 @@ int Main(int argc, char** argv) {
   sigaddset(&child, SIGCHLD);
   sigprocmask(SIG_BLOCK, &child, nullptr);
 
-  std::vector<std::string> args = Translate(argc, argv);
+  std::string device = "auto";
+  std::vector<std::string> args = Translate(argc, argv, &device);
+  const absl::StatusOr<DeviceChoice> choice =
+      ChooseDevice(device, /*local_ranks=*/1);
+  if (!choice.ok()) return Finish("bench", choice.status());
+  RegisterSteps(choice->device);
   std::vector<char*> pointers;
   for (std::string& arg : args) pointers.push_back(arg.data());
   int count = static_cast<int>(pointers.size());

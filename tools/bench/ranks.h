@@ -18,10 +18,11 @@ using RankTask = absl::StatusOr<nlohmann::json> (*)(
     const nlohmann::json& arguments, Runtime& runtime);
 
 // Starts `num_ranks` ranks that do the task of that name, and returns rank 0's
-// result. One compute thread a rank.
+// result. On "cpu" with one compute thread a rank, or on "cuda".
 absl::StatusOr<nlohmann::json> RunOnRanks(const std::string& task,
                                           const nlohmann::json& arguments,
-                                          int num_ranks);
+                                          int num_ranks,
+                                          const std::string& device = "cpu");
 
 // In a rank's process: true when this is one, with its exit status.
 bool RunAsRank(int argc, char** argv,

@@ -1,7 +1,11 @@
 // Whole training steps: how fast, where the time goes, and how that compares
 // with what oneDNN's products reach on the same cores at the same time.
 //
-//   bazel run //tools:bench -- --benchmark_filter=Steps
+//   bazel run //tools:bench -- --benchmark_filter=Steps [--device=cpu|cuda]
+//
+// On a GPU one rank runs larger batches; counters are then tokens_per_second,
+// flops_per_second and of_peak, their share of the target's dense peak. On
+// CPUs:
 //
 // Counters: tokens_per_second and flops_per_second (model FLOPs,
 // graph/model_flops.h) of all ranks at the fastest step; of_onednn: share of
@@ -71,6 +75,7 @@ class StepsRank {
     name_ = arguments.at("config");
     SG_RETURN_IF_ERROR(Prepare(arguments.at("overrides")));
     SG_RETURN_IF_ERROR(Time());
+    if (runtime_.on_gpu()) return GpuReport();
     SG_ASSIGN_OR_RETURN(
         const std::vector<std::string> packed,
         runtime_.Collect(PackTrace(TakeTrace(*recorder_, runtime_.rank()))));
@@ -104,8 +109,12 @@ class StepsRank {
     PlanRequest request;
     request.config = &config_;
     request.world_size = runtime_.world_size();
-    SG_ASSIGN_OR_RETURN(request.target, LoadTargetPreset(""));
-    request.workspace = CpuWorkspace();
+    SG_ASSIGN_OR_RETURN(
+        const DeviceChoice device,
+        ChooseDevice(runtime_.on_gpu() ? "cuda" : "cpu", /*local_ranks=*/1));
+    SG_ASSIGN_OR_RETURN(target_, LoadTargetPreset(device.target));
+    request.target = target_;
+    request.workspace = runtime_.Workspace();
     request.evaluate = false;
     SG_ASSIGN_OR_RETURN(plan_, MakeTrainingPlan(request));
     recorder_ = std::make_unique<TraceRecorder>(
@@ -114,7 +123,8 @@ class StepsRank {
     options.backend = &runtime_.backend();
     options.communicators = runtime_.communicators();
     options.capture = config_.run().capture();
-    options.trace = recorder_.get();
+    // On a GPU it would see the host enqueue.
+    if (!runtime_.on_gpu()) options.trace = recorder_.get();
     SG_ASSIGN_OR_RETURN(executor_, Executor::Create(plan(), options));
     const StepState fresh;
     SG_RETURN_IF_ERROR(
@@ -165,6 +175,7 @@ class StepsRank {
       seconds_.push_back(metrics.step_seconds);
       tokens_ = metrics.tokens;
       SG_RETURN_IF_ERROR(runtime_.Barrier());
+      if (runtime_.on_gpu()) continue;
       onednn_ = std::max(onednn_, OnednnFlops());
       fma_ = std::max(fma_, FmaFlops());
     }
@@ -215,12 +226,37 @@ class StepsRank {
     return {seconds, best};
   }
 
+  double Fastest() const {
+    return *std::min_element(seconds_.begin(), seconds_.end());
+  }
+  // Of the model, in a step of all ranks.
+  double Flops() const {
+    return ModelFlopsOf(plan().graph, plan().graph.FindPhase("micro")) *
+           MicroBatchesOfStep() * runtime_.world_size();
+  }
+
+  json GpuReport() const {
+    const double rate = Flops() / Fastest();
+    const double peak = runtime_.world_size() * (plan_->compute == DType::kF32
+                                                     ? target_.fp32_flops()
+                                                     : target_.bf16_flops());
+    return {{"seconds", seconds_},
+            {"figures",
+             {{"tokens_per_second", tokens_ / Fastest()},
+              {"flops_per_second", rate},
+              {"of_peak", rate / peak}}},
+            {"table", absl::StrFormat(
+                          "%s on %s: %.2f ms a step at best, %.0f tokens/s, "
+                          "%.1f TFLOP/s of the model, %.1f %% of %s's peak\n",
+                          name_, runtime_.DeviceInWords(), 1e3 * Fastest(),
+                          tokens_ / Fastest(), 1e-12 * rate, 100 * rate / peak,
+                          target_.name())}};
+  }
+
   json Report() const {
     const StepTimes times = StepTimesOf(plan(), ranks_);
-    const double fastest = *std::min_element(seconds_.begin(), seconds_.end());
-    const double flops =
-        ModelFlopsOf(plan().graph, plan().graph.FindPhase("micro")) *
-        MicroBatchesOfStep() * runtime_.world_size();
+    const double fastest = Fastest();
+    const double flops = Flops();
     const auto [matmuls, best_matmuls] = Matmuls();
     std::map<std::string, double> figures = {
         {"tokens_per_second", tokens_ / fastest},
@@ -261,6 +297,7 @@ class StepsRank {
   std::string name_;
   int64_t steps_ = 0;
   TrainConfig config_;
+  TargetSpec target_;
   std::unique_ptr<TrainingPlan> plan_;
   std::unique_ptr<TraceRecorder> recorder_;
   std::unique_ptr<Executor> executor_;
@@ -279,13 +316,14 @@ absl::StatusOr<json> StepsTask(const json& arguments, Runtime& runtime) {
 
 namespace {
 
-void Steps(benchmark::State& state, const std::string& config,
+void Steps(benchmark::State& state, const std::string& device,
+           const std::string& config,
            const std::vector<std::string>& overrides) {
   const auto result = RunOnRanks("steps",
                                  {{"config", config},
                                   {"overrides", overrides},
                                   {"steps", state.max_iterations}},
-                                 kRanks);
+                                 device == "cuda" ? 1 : kRanks, device);
   if (!result.ok()) {
     state.SkipWithError(std::string(result.status().message()).c_str());
     return;
@@ -297,14 +335,43 @@ void Steps(benchmark::State& state, const std::string& config,
   std::fputs(result->at("table").get<std::string>().c_str(), stderr);
 }
 
-#define SG_STEPS(config, iterations, ...)                  \
-  BENCHMARK_CAPTURE(Steps, config, #config, {__VA_ARGS__}) \
-      ->Iterations(iterations)                             \
-      ->UseManualTime()                                    \
-      ->Unit(benchmark::kMillisecond)
-// One sequence of 1,024 tokens a rank.
-SG_STEPS(gpt2_124m, 4, "data.batch_size=2");
-SG_STEPS(quickstart, 10);
+struct StepsCase {
+  const char* name;
+  const char* config;
+  int steps;
+  std::vector<std::string> overrides;
+};
 
 }  // namespace
+
+void RegisterSteps(const std::string& device) {
+  const std::vector<std::string> large = {"data.batch_size=16",
+                                          "data.micro_batch_size=16"};
+  std::vector<std::string> eager = large;
+  eager.push_back("run.capture=false");
+  const std::vector<StepsCase> cases =
+      device == "cuda"
+          ? std::vector<StepsCase>{{"gpt2_124m", "gpt2_124m", 20, large},
+                                   {"gpt2_124m_eager", "gpt2_124m", 20, eager},
+                                   {"gpt2_1558m",
+                                    "gpt2_1558m",
+                                    10,
+                                    {"data.batch_size=8",
+                                     "data.micro_batch_size=8"}},
+                                   {"quickstart", "quickstart", 50, {}}}
+          // One sequence of 1,024 tokens a rank.
+          : std::vector<StepsCase>{
+                {"gpt2_124m", "gpt2_124m", 4, {"data.batch_size=2"}},
+                {"quickstart", "quickstart", 10, {}}};
+  for (const StepsCase& c : cases) {
+    benchmark::RegisterBenchmark(absl::StrCat("Steps/", c.name).c_str(),
+                                 [device, c](benchmark::State& state) {
+                                   Steps(state, device, c.config, c.overrides);
+                                 })
+        ->Iterations(c.steps)
+        ->UseManualTime()
+        ->Unit(benchmark::kMillisecond);
+  }
+}
+
 }  // namespace shardgraph

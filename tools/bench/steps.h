@@ -2,6 +2,8 @@
 #ifndef TOOLS_BENCH_STEPS_H_
 #define TOOLS_BENCH_STEPS_H_
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 #include "tools/runtime/runtime.h"
@@ -15,6 +17,9 @@ namespace shardgraph {
 //              "table": text for people}
 absl::StatusOr<nlohmann::json> StepsTask(const nlohmann::json& arguments,
                                          Runtime& runtime);
+
+// Adds the benchmarks of whole steps on "cpu" or "cuda".
+void RegisterSteps(const std::string& device);
 
 // Repeats a collective ("all_gather", "reduce_scatter", "all_reduce") over all
 // ranks, or copying a peer's part out of memory that both share ("memcpy").

@@ -4,15 +4,15 @@
 #include <dlfcn.h>
 
 #include <cstddef>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/library_places.h"
 #include "tools/doctor/facts.h"
 #ifdef SG_WITH_CUDA
-#include "cuda.h"
+#include <cuda_runtime.h>
 #endif
 
 namespace shardgraph::doctor {
@@ -21,14 +21,10 @@ namespace {
 // A shared library; stays loaded, as CUDA's do not take unloading well.
 class Module {
  public:
-  // The first that loads of names[0], names[1], ..., each tried in the loader's
-  // own path, then in the toolkit's folder.
+  // The first that loads of names[0], names[1], ..., where programs look.
   explicit Module(const std::vector<std::string>& names) {
-    const char* home = std::getenv("CUDA_HOME");
-    if (home == nullptr) home = "/usr/local/cuda";
     for (const std::string& name : names) {
-      for (const std::string& path : {name, absl::StrCat(home, "/lib64/", name),
-                                      absl::StrCat(home, "/lib/", name)}) {
+      for (const std::string& path : cuda::LibraryPlaces(name)) {
         handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
         if (handle_ != nullptr) return;
       }
@@ -93,8 +89,34 @@ void ReadDriver(CudaFacts& cuda) {
                          .compute_capability = absl::StrCat(major, ".", minor),
                          .memory_bytes = static_cast<int64_t>(bytes)});
   }
+  auto* reach = driver.Find<int(int*, int, int, int)>("cuDeviceGetP2PAttribute");
+  constexpr int kAccess = 2;   // CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED
+  constexpr int kAtomics = 3;  // ..._NATIVE_ATOMIC_SUPPORTED: over NVLink
+  for (int a = 0; reach != nullptr && a < devices; ++a) {
+    for (int b = 0; b < devices; ++b) {
+      int from = 0, to = 0, yes = 0;
+      if (a == b || get(&from, a) != 0 || get(&to, b) != 0) continue;
+      if (reach(&yes, kAccess, from, to) == 0 && yes != 0) ++cuda.peer_pairs;
+      if (reach(&yes, kAtomics, from, to) == 0 && yes != 0)
+        ++cuda.linked_pairs;
+    }
+  }
 }
 
+#ifdef SG_WITH_CUDA
+// The runtime that programs are linked with.
+void ReadRuntime(CudaFacts& cuda) {
+  Library library = {.name = "cudart", .version = "", .place = "linked"};
+  if (cudaRuntimeGetVersion(&cuda.runtime_version) == cudaSuccess)
+    library.version = CudaVersion(cuda.runtime_version);
+  cuda.libraries.push_back(library);
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  cuda.device_count_error = error;
+  cuda.device_count_text = cudaGetErrorString(error);
+}
+#else
+// One that is there, though programs do not use it.
 void ReadRuntime(CudaFacts& cuda) {
   const Module runtime({"libcudart.so", "libcudart.so.13", "libcudart.so.12"});
   auto* version = runtime.Find<int(int*)>("cudaRuntimeGetVersion");
@@ -112,6 +134,7 @@ void ReadRuntime(CudaFacts& cuda) {
     cuda.device_count_text = text(cuda.device_count_error);
   }
 }
+#endif
 
 // A library whose version comes from a function without arguments.
 Library ReadVersion(const std::string& name,
@@ -126,12 +149,13 @@ Library ReadVersion(const std::string& name,
   return library;
 }
 
-Library ReadNccl() {
+Library ReadNccl(int* number) {
   Library library = {.name = "NCCL", .version = "", .place = ""};
   const Module module({"libnccl.so.2"});
   int version = 0;
   auto* get = module.Find<int(int*)>("ncclGetVersion");
   if (get != nullptr && get(&version) == 0) {
+    *number = version;
     library.version = TripleVersion(version);
     library.place = FileOf(reinterpret_cast<void*>(get));
   }
@@ -147,7 +171,7 @@ std::string CudaVersion(int version) {
 CudaFacts GatherCuda() {
   CudaFacts cuda;
 #ifdef SG_WITH_CUDA
-  cuda.built_version = CUDA_VERSION;
+  cuda.built_version = CUDART_VERSION;
 #endif
   cuda.device_files = std::filesystem::exists("/dev/nvidiactl");
   ReadDriver(cuda);
@@ -157,7 +181,7 @@ CudaFacts GatherCuda() {
       "cublasLtGetVersion"));
   cuda.libraries.push_back(
       ReadVersion("cuDNN", {"libcudnn.so.9"}, "cudnnGetVersion"));
-  cuda.libraries.push_back(ReadNccl());
+  cuda.libraries.push_back(ReadNccl(&cuda.nccl_version));
   return cuda;
 }
 

@@ -171,7 +171,7 @@ void DiagnoseCuda(const CudaFacts& cuda, std::vector<Problem>& problems) {
          "build again."});
   }
   for (const Library& library : cuda.libraries) {
-    if (!library.version.empty()) continue;
+    if (!library.version.empty() || !gpu_here) continue;
     problems.push_back(
         {false,
          absl::StrCat("Built with CUDA, but ", library.name,
@@ -227,6 +227,26 @@ std::string ExplainGpuAnswer(const CudaFacts& cuda) {
                           cuda.device_count_error, " (", cuda.device_count_text,
                           ")");
   }
+}
+
+std::string ExplainWindows(const CudaFacts& cuda) {
+  constexpr int kWindows = 22700;  // NCCL's versions that have them
+  constexpr int kZeroSm = 22800;
+  const int gpus = static_cast<int>(cuda.gpus.size());
+  if (cuda.nccl_version == 0) return "no NCCL: one GPU only";
+  if (gpus < 2) return "with fewer than two GPUs nothing is exchanged";
+  const int pairs = gpus * (gpus - 1);
+  if (cuda.linked_pairs < pairs) {
+    return absl::StrCat(
+        "registered windows and zero-SM gathers: no, NVLink connects ",
+        cuda.linked_pairs, " of ", pairs, " pairs of GPUs (",
+        cuda.peer_pairs, " reach each other's memory)");
+  }
+  return absl::StrCat(
+      "NVLink connects all GPUs; registered windows: ",
+      cuda.nccl_version >= kWindows ? "possible" : "need NCCL 2.27",
+      "; zero-SM gathers: ",
+      cuda.nccl_version >= kZeroSm ? "possible" : "need NCCL 2.28");
 }
 
 std::vector<Problem> Diagnose(const Facts& facts) {

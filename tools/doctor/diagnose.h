@@ -23,6 +23,10 @@ std::vector<Problem> Diagnose(const Facts& facts);
 // text blames the driver's version even where there is no driver.
 std::string ExplainGpuAnswer(const CudaFacts& cuda);
 
+// Whether collectives can work on registered windows, and gather without
+// computing units (zero-SM), by NCCL's version and how the GPUs are connected.
+std::string ExplainWindows(const CudaFacts& cuda);
+
 }  // namespace shardgraph::doctor
 
 #endif  // TOOLS_DOCTOR_DIAGNOSE_H_

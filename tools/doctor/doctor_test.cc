@@ -149,6 +149,20 @@ TEST(DiagnoseTest, CudaAnswers) {
   EXPECT_THAT(OnlyProblem(facts).what, HasSubstr("999 (unknown error)"));
 }
 
+TEST(DiagnoseTest, Windows) {
+  CudaFacts cuda = GoodGpuMachine().cuda;
+  EXPECT_EQ(ExplainWindows(cuda), "no NCCL: one GPU only");
+  cuda.nccl_version = 22700;
+  EXPECT_THAT(ExplainWindows(cuda), HasSubstr("fewer than two"));
+  cuda.gpus.assign(3, cuda.gpus[0]);
+  cuda.peer_pairs = 6;
+  cuda.linked_pairs = 4;
+  EXPECT_THAT(ExplainWindows(cuda), HasSubstr("NVLink connects 4 of 6 pairs"));
+  cuda.linked_pairs = 6;
+  EXPECT_THAT(ExplainWindows(cuda),
+              HasSubstr("windows: possible; zero-SM gathers: need NCCL 2.28"));
+}
+
 TEST(DiagnoseTest, CudaBuilds) {
   Facts facts = GoodGpuMachine();
   facts.cuda.libraries[1].version = "";

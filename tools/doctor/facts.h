@@ -75,6 +75,10 @@ struct CudaFacts {
   int device_count_error = 0;  // of cudaGetDeviceCount
   std::string device_count_text;
   std::vector<Gpu> gpus;
+  // Ordered pairs of GPUs of which one reaches the other's memory, and those
+  // that do it over NVLink.
+  int peer_pairs = 0, linked_pairs = 0;
+  int nccl_version = 0;            // 22809 is 2.28.9, 0 is none
   std::vector<Library> libraries;  // cudart, cublasLt, cudnn, nccl
 };
 

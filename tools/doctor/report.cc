@@ -67,6 +67,7 @@ void CudaRows(const CudaFacts& cuda, Table& table) {
                                    gpu.compute_capability, ", ",
                                    Size(gpu.memory_bytes)));
   }
+  if (!cuda.gpus.empty()) table.Row("CUDA", ExplainWindows(cuda));
 }
 
 nlohmann::ordered_json LibrariesJson(const std::vector<Library>& libraries) {
@@ -199,6 +200,8 @@ std::string JsonReport(const Facts& facts,
                   {"device_count_error", facts.cuda.device_count_error},
                   {"devices", ExplainGpuAnswer(facts.cuda)},
                   {"gpus", gpus},
+                  {"nvlink_pairs", facts.cuda.linked_pairs},
+                  {"windows", ExplainWindows(facts.cuda)},
                   {"libraries", LibrariesJson(facts.cuda.libraries)}};
   Json list = Json::array();
   for (const Problem& problem : problems) {

@@ -43,8 +43,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FindTokenizer(
 // A loaded model on one rank that continues sequences, one at a time.
 class Generator {
  public:
-  Generator(const TrainConfig& config, Runtime& runtime)
-      : config_(config), runtime_(runtime) {
+  Generator(const TrainConfig& config, const std::string& target,
+            Runtime& runtime)
+      : config_(config), target_(target), runtime_(runtime) {
     // However it was trained: these ranks share the model.
     config_.mutable_shard()->set_strategy(FULL_SHARD);
     config_.mutable_shard()->clear_shard_group_size();
@@ -58,8 +59,8 @@ class Generator {
     PlanRequest request;
     request.config = &config_;
     request.world_size = runtime_.world_size();
-    SG_ASSIGN_OR_RETURN(request.target, LoadTargetPreset(""));
-    request.workspace = CpuWorkspace();
+    SG_ASSIGN_OR_RETURN(request.target, LoadTargetPreset(target_));
+    request.workspace = runtime_.Workspace();
     request.train = false;
     request.evaluate = false;
     request.generate = true;
@@ -154,6 +155,7 @@ class Generator {
   }
 
   TrainConfig config_;
+  const std::string target_;
   Runtime& runtime_;
   int64_t cache_length_ = 0, prefill_length_ = 0;
   std::unique_ptr<TrainingPlan> plan_;
@@ -230,11 +232,14 @@ absl::Status Generate(
   std::vector<int32_t> prompt;
   tokenizer->Encode(flags.prompt, &prompt);
 
+  SG_ASSIGN_OR_RETURN(
+      const DeviceChoice device,
+      ChooseDevice(flags.device, std::max(1, environment.local_world_size)));
   RuntimeOptions options;
-  options.device = flags.device;
+  options.device = device.device;
   SG_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
                       Runtime::Create(environment, options));
-  Generator generator(manifest->config(), *runtime);
+  Generator generator(manifest->config(), device.target, *runtime);
   SG_RETURN_IF_ERROR(generator.Load(
       checkpoint, static_cast<int64_t>(prompt.size()) + flags.max_tokens));
   SG_RETURN_IF_ERROR(runtime->Barrier());

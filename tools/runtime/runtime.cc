@@ -1,14 +1,18 @@
 #include "tools/runtime/runtime.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "graph/workspace.h"
@@ -17,6 +21,8 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/status_macros.h"
+#include "tools/presets/presets.h"
+#include "tools/runtime/cuda.h"
 
 namespace shardgraph {
 namespace {
@@ -41,17 +47,59 @@ CpuSet Share(const std::vector<int>& cores, int rank, int ranks) {
   return CpuSet(cores.begin() + rank * each, cores.begin() + (rank + 1) * each);
 }
 
+// Whether somebody has made one GPU visible, and no other.
+bool ShowsOneGpu() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible != nullptr && *visible != '\0' &&
+         !absl::StrContains(visible, ",");
+}
+
 }  // namespace
 
-WorkspaceFunction CpuWorkspace() { return KernelWorkspace(CpuKernels()); }
+absl::StatusOr<DeviceChoice> ChooseDevice(const std::string& device,
+                                          int local_ranks) {
+  DeviceChoice cpu = {.device = "cpu", .target = MachineTarget()};
+  if (device == "cpu") return cpu;
+  if (device != "auto" && device != "cuda") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "device is \"", device, "\"; it must be auto, cpu or cuda"));
+  }
+  const absl::StatusOr<std::vector<CudaGpu>> gpus = FindCudaGpus();
+  if (!gpus.ok()) {
+    if (device == "auto") return cpu;
+    return gpus.status();
+  }
+  const int count = static_cast<int>(gpus->size());
+  // Launchers may show each rank its own GPU only.
+  if (count < local_ranks && !(count == 1 && ShowsOneGpu())) {
+    const std::string few = absl::StrCat(
+        "this host has ", local_ranks, " ranks and ", count,
+        count == 1 ? " GPU, " : " GPUs, the first ", (*gpus)[0].name);
+    if (device == "cuda") {
+      return absl::UnavailableError(absl::StrCat(
+          few, "; start at most one rank for each GPU (--nproc=", count,
+          "), or use --device=cpu"));
+    }
+    cpu.note = absl::StrCat(few, ": using the CPU. --nproc=", count,
+                            " uses the GPU", count == 1 ? "" : "s");
+    return cpu;
+  }
+  DeviceChoice cuda = {.device = "cuda", .name = (*gpus)[0].name};
+  for (const char* const target : {"h200", "h100", "a100"}) {
+    if (absl::StrContains(absl::AsciiStrToLower(cuda.name), target))
+      cuda.target = target;
+  }
+  if (cuda.target.empty()) {
+    cuda.target = (*gpus)[0].major >= 9 ? "h100" : "a100";
+    cuda.note = absl::StrCat(
+        "there is no target for ", cuda.name, ": planning as for ", cuda.target,
+        ", to whose peak mfu refers; --target or run.target names another");
+  }
+  return cuda;
+}
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
     const LaunchEnvironment& environment, const RuntimeOptions& options) {
-  if (options.device != "auto" && options.device != "cpu") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "run.device is \"", options.device,
-        "\", but this build runs on \"cpu\" only; use auto or cpu"));
-  }
   if (!environment.note.empty())
     std::fprintf(stderr, "note: %s\n", environment.note.c_str());
   std::unique_ptr<Runtime> runtime(new Runtime());
@@ -66,38 +114,97 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
     communicator_options.size = environment.world_size;
     communicator_options.address = runtime->rendezvous_->address();
     communicator_options.timeout = options.startup_timeout;
-    SG_ASSIGN_OR_RETURN(runtime->factory_, MakeCpuCommunicatorFactory(
-                                               runtime->rendezvous_->store(),
-                                               communicator_options));
+    SG_ASSIGN_OR_RETURN(
+        runtime->cpu_factory_,
+        MakeCpuCommunicatorFactory(runtime->rendezvous_->store(),
+                                   communicator_options));
     std::vector<int> world(environment.world_size);
     std::iota(world.begin(), world.end(), 0);
     SG_ASSIGN_OR_RETURN(
         runtime->control_,
-        runtime->factory_->Create("control", world, kControlChannel));
+        runtime->cpu_factory_->Create("control", world, kControlChannel));
     runtime->control_pool_ = MakeThreadPool(1);
   }
+  SG_RETURN_IF_ERROR(options.device == "cuda" ? runtime->StartCuda()
+                                              : runtime->StartCpu(options));
+  return runtime;
+}
 
+absl::Status Runtime::StartCpu(const RuntimeOptions& options) {
   const std::vector<int> cores = Cores();
-  const int local_ranks = std::max(1, environment.local_world_size);
-  runtime->threads_ =
-      options.threads > 0
-          ? options.threads
-          : std::max(1, static_cast<int>(cores.size()) / local_ranks);
-  CpuBackendOptions backend_options;
-  backend_options.kernels = &CpuKernels();
-  backend_options.threads = runtime->threads_;
-  if (environment.local_rank >= 0 && environment.local_world_size > 1) {
-    backend_options.binding = Share(cores, environment.local_rank, local_ranks);
-  }
-  if (runtime->factory_ != nullptr) {
-    backend_options.allocate = [factory =
-                                    runtime->factory_.get()](int64_t bytes) {
+  const int local_ranks = std::max(1, environment_.local_world_size);
+  threads_ = options.threads > 0
+                 ? options.threads
+                 : std::max(1, static_cast<int>(cores.size()) / local_ranks);
+  CpuBackendOptions backend;
+  backend.kernels = &CpuKernels();
+  backend.threads = threads_;
+  if (environment_.local_rank >= 0 && environment_.local_world_size > 1)
+    backend.binding = Share(cores, environment_.local_rank, local_ranks);
+  if (cpu_factory_ != nullptr) {
+    backend.allocate = [factory = cpu_factory_.get()](int64_t bytes) {
       return factory->AllocateWindow(bytes);
     };
   }
-  SG_ASSIGN_OR_RETURN(runtime->backend_,
-                      MakeCpuBackend(std::move(backend_options)));
-  return runtime;
+  SG_ASSIGN_OR_RETURN(backend_, MakeCpuBackend(std::move(backend)));
+  return absl::OkStatus();
+}
+
+absl::Status Runtime::StartCuda() {
+  SG_ASSIGN_OR_RETURN(const std::vector<CudaGpu> gpus, FindCudaGpus());
+  const int count = static_cast<int>(gpus.size());
+  const int local_rank = std::max(0, environment_.local_rank);
+  if (count > 1 && local_rank >= count) {
+    return absl::UnavailableError(absl::StrCat(
+        "rank ", rank(), " is rank ", local_rank, " of its host, which has ",
+        count, " GPUs; start at most one rank for each"));
+  }
+  CudaRankOptions options;
+  options.rank = rank();
+  options.size = world_size();
+  options.device = count == 1 ? 0 : local_rank;
+  options.timeout = startup_timeout_;
+  if (world_size() > 1)
+    SG_RETURN_IF_ERROR(CheckOwnGpu(gpus[options.device].address));
+  SG_ASSIGN_OR_RETURN(CudaRank cuda,
+                      MakeCudaRank(rendezvous_->store(), options));
+  gpu_name_ = gpus[options.device].name;
+  gpu_factory_ = std::move(cuda.communicators);
+  backend_ = std::move(cuda.backend);
+  return absl::OkStatus();
+}
+
+absl::Status Runtime::CheckOwnGpu(const std::string& address) {
+  // Whoever sets one of these wants to try it (NCCL refuses it otherwise).
+  if (std::getenv("NCCL_HOSTID") != nullptr ||
+      std::getenv("NCCL_MULTI_RANK_GPU_ENABLE") != nullptr)
+    return absl::OkStatus();
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  const std::string mine = absl::StrCat(host, " ", address);
+  std::vector<int> world(world_size());
+  std::iota(world.begin(), world.end(), 0);
+  SG_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      ExchangeThroughStore(rendezvous_->store(), "gpus", rank(),
+                                           world, mine, startup_timeout_));
+  for (int other = 0; other < world_size(); ++other) {
+    if (other == rank() || all[other] != mine) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "ranks ", std::min(rank(), other), " and ", std::max(rank(), other),
+        " are on one GPU, ", address, " of ", host,
+        "; start one rank for each GPU, and let CUDA_VISIBLE_DEVICES name "
+        "different ones where the launcher sets it for each rank"));
+  }
+  return absl::OkStatus();
+}
+
+WorkspaceFunction Runtime::Workspace() const {
+  return KernelWorkspace(backend_->kernels());
+}
+
+std::string Runtime::DeviceInWords() const {
+  if (on_gpu()) return gpu_name_;
+  return absl::StrCat(threads_, threads_ == 1 ? " thread" : " threads");
 }
 
 Runtime::~Runtime() = default;
@@ -172,7 +279,8 @@ absl::StatusOr<std::vector<std::string>> Runtime::Collect(
 
 void Runtime::SetTimeout(absl::Duration timeout) {
   timeout_ = timeout;
-  if (factory_ != nullptr) factory_->SetTimeout(timeout);
+  for (const auto& factory : {cpu_factory_.get(), gpu_factory_.get()})
+    if (factory != nullptr) factory->SetTimeout(timeout);
 }
 
 void Runtime::Abort(const absl::Status& reason) {

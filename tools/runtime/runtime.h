@@ -21,8 +21,22 @@
 
 namespace shardgraph {
 
+// Where the ranks of this host compute.
+struct DeviceChoice {
+  std::string device;  // "cpu" or "cuda"
+  std::string name;    // of the GPU; empty on a CPU
+  std::string target;  // the preset that plans are made for
+  std::string note;    // what the user may want to know; may be empty
+};
+
+// What `device` ("auto", "cpu" or "cuda") stands for where this host has
+// `local_ranks` ranks: auto is CUDA where there is a GPU for each. Unavailable:
+// CUDA without a GPU, or with too few; InvalidArgument: another device.
+absl::StatusOr<DeviceChoice> ChooseDevice(const std::string& device,
+                                          int local_ranks);
+
 struct RuntimeOptions {
-  std::string device = "auto";  // auto, cpu, cuda
+  std::string device = "cpu";  // or "cuda": DeviceChoice::device
   int threads = 0;  // compute threads of this rank; 0: the cores of this host
                     // shared by its ranks
   // Of each meeting of ranks, until SetTimeout.
@@ -32,18 +46,25 @@ struct RuntimeOptions {
 // Members are destroyed from the bottom up; executors go before their Runtime.
 class Runtime {
  public:
-  // Collective: meets the other ranks. InvalidArgument: a device that is not
-  // there.
+  // Collective: meets the other ranks. FailedPrecondition: two ranks on one
+  // GPU.
   static absl::StatusOr<std::unique_ptr<Runtime>> Create(
       const LaunchEnvironment& environment, const RuntimeOptions& options);
   ~Runtime();
 
   int rank() const { return environment_.rank; }
   int world_size() const { return environment_.world_size; }
-  int threads() const { return threads_; }
+  int threads() const { return threads_; }  // compute threads; 1 with a GPU
+  // "2 threads", or the name of the rank's GPU.
+  std::string DeviceInWords() const;
+  bool on_gpu() const { return !gpu_name_.empty(); }
   // Null in a world of one.
-  CommunicatorFactory* communicators() { return factory_.get(); }
+  CommunicatorFactory* communicators() {
+    return on_gpu() ? gpu_factory_.get() : cpu_factory_.get();
+  }
   Backend& backend() { return *backend_; }
+  // Scratch memory of nodes on it.
+  WorkspaceFunction Workspace() const;
 
   // Over the control plane; at once in a world of one.
   absl::Status Barrier();
@@ -64,19 +85,25 @@ class Runtime {
  private:
   Runtime() = default;
 
+  absl::Status StartCpu(const RuntimeOptions& options);
+  absl::Status StartCuda();
+  // Collective: whether each rank has a GPU to itself, this one that of
+  // `address`.
+  absl::Status CheckOwnGpu(const std::string& address);
+
   LaunchEnvironment environment_;
   absl::Duration startup_timeout_, timeout_;
   int threads_ = 1;
   int comparisons_ = 0, collections_ = 0;
   std::unique_ptr<Rendezvous> rendezvous_;
-  std::unique_ptr<CommunicatorFactory> factory_;
+  std::string gpu_name_;
+  // Of the control plane, and of the ranks' data on CPUs.
+  std::unique_ptr<CommunicatorFactory> cpu_factory_;
+  std::unique_ptr<CommunicatorFactory> gpu_factory_;
   std::unique_ptr<ThreadPool> control_pool_;
   std::unique_ptr<Communicator> control_;
   std::unique_ptr<Backend> backend_;
 };
-
-// Scratch memory of nodes on the device "cpu".
-WorkspaceFunction CpuWorkspace();
 
 }  // namespace shardgraph
 

@@ -14,6 +14,7 @@
 #include "tools/presets/presets.h"
 #include "tools/program/flags.h"
 #include "tools/program/program.h"
+#include "tools/runtime/runtime.h"
 #include "tools/train/train.h"
 
 namespace shardgraph {
@@ -87,7 +88,8 @@ absl::StatusOr<TrainFlags> ParseTrainFlags(
   return flags;
 }
 
-absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size) {
+absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size,
+                                       int local_ranks) {
   PreparedRun run;
   SG_ASSIGN_OR_RETURN(run.config, LoadConfig(flags.config, flags.overrides));
   TrainConfig& config = run.config;
@@ -106,7 +108,13 @@ absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size) {
   ResolveTrainConfig(model->max_positions(), world_size, &config);
   SG_RETURN_IF_ERROR(
       ValidateTrainConfig(config, model->max_positions(), world_size));
-  SG_ASSIGN_OR_RETURN(run.target, LoadTargetPreset(config.run().target()));
+  SG_ASSIGN_OR_RETURN(DeviceChoice device,
+                      ChooseDevice(config.run().device(), local_ranks));
+  config.mutable_run()->set_device(device.device);
+  const bool named = !config.run().target().empty();
+  SG_ASSIGN_OR_RETURN(run.target, LoadTargetPreset(named ? config.run().target()
+                                                         : device.target));
+  if (!named || device.device == "cpu") run.note = std::move(device.note);
   config.mutable_run()->set_target(run.target.name());
 
   DataSpec& data = *config.mutable_data();

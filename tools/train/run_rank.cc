@@ -106,7 +106,7 @@ class RankRun {
     request.config = &config_;
     request.world_size = runtime_.world_size();
     request.target = run_.target;
-    request.workspace = CpuWorkspace();
+    request.workspace = runtime_.Workspace();
     SG_ASSIGN_OR_RETURN(plan_, MakeTrainingPlan(request));
     SG_RETURN_IF_ERROR(runtime_.CheckSame("the config", TextOf(config_)));
     SG_RETURN_IF_ERROR(runtime_.CheckSame("the plan", plan_->plan.hash));
@@ -116,14 +116,13 @@ class RankRun {
     SG_RETURN_IF_ERROR(WriteDurableFile(absl::StrCat(directory_, "/plan.txt"),
                                         PrintPlan(plan_->plan)));
     std::printf(
-        "%s: %s parameters in %d units, %d rank%s x %d thread%s, plan %s, %.1f "
-        "MB per rank\n",
+        "%s: %s parameters in %d units, %d rank%s x %s, plan %s, %.1f MB per "
+        "rank\n",
         directory_.c_str(),
         PrintRate(static_cast<double>(plan_->model->numel())).c_str(),
         static_cast<int>(plan_->layout.units().size()), runtime_.world_size(),
-        runtime_.world_size() == 1 ? "" : "s", runtime_.threads(),
-        runtime_.threads() == 1 ? "" : "s", plan_->plan.hash.c_str(),
-        plan_->plan.memory.arena_bytes / 1e6);
+        runtime_.world_size() == 1 ? "" : "s", runtime_.DeviceInWords().c_str(),
+        plan_->plan.hash.c_str(), plan_->plan.memory.arena_bytes / 1e6);
     std::fflush(stdout);
     return absl::OkStatus();
   }

@@ -43,14 +43,16 @@ absl::StatusOr<TrainFlags> ParseTrainFlags(
 struct PreparedRun {
   TrainFlags flags;
   TrainConfig config;  // resolved
+  std::string note;    // what the user may want to know; may be empty
   TargetSpec target;
   int64_t vocab_size = 0;
   TuneExecutor tune_executor;
 };
 
-// Reads config and model, checks them and the data files. Errors name field or
-// file, value and remedy.
-absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size);
+// Reads config and model, checks them and the data files, chooses the device.
+// Errors name field or file, value and remedy.
+absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size,
+                                       int local_ranks);
 
 // The held-out tokens; null when there are none.
 absl::StatusOr<std::unique_ptr<TokenData>> OpenHeldOut(const DataSpec& data,

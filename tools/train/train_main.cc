@@ -48,7 +48,14 @@ int TrainMain(int argc, char** argv, TuneExecutor tune_executor) {
   const int world_size =
       launch ? static_cast<int>(flags->num_ranks) : environment->world_size;
 
-  absl::StatusOr<PreparedRun> run = PrepareRun(*std::move(flags), world_size);
+  const int local_ranks =
+      launch ? world_size : std::max(1, environment->local_world_size);
+  absl::StatusOr<PreparedRun> run =
+      PrepareRun(*std::move(flags), world_size, local_ranks);
+  // Our launcher has said it already.
+  if (run.ok() && !run->note.empty() && environment->rank == 0 &&
+      environment->launcher != Launcher::kOwn)
+    std::fprintf(stderr, "note: %s\n", run->note.c_str());
   if (run.ok() && launch) return LaunchRanks(*run, args);
   if (run.ok()) run->tune_executor = std::move(tune_executor);
   const absl::Status status =

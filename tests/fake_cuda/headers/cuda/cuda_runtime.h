@@ -122,6 +122,7 @@ struct cudaDeviceProp {
   int regsPerBlock, warpSize, maxThreadsPerBlock, maxThreadsDim[3],
       maxGridSize[3];
   int maxThreadsPerMultiProcessor, multiProcessorCount, major, minor;
+  int pciBusID, pciDeviceID, pciDomainID;
 };
 struct cudaPointerAttributes {
   cudaMemoryType type;
