@@ -218,8 +218,9 @@ class ExecutorImpl final : public Executor {
   }
 
   void Abort(const absl::Status& reason) override {
-    for (auto& [key, communicator] : communicators_)
-      communicator->Abort(reason);
+    for (auto& [key, communicator] : communicators_) {
+      if (communicator != nullptr) communicator->Abort(reason);  // was made
+    }
   }
 
  private:
@@ -274,9 +275,11 @@ class ExecutorImpl final : public Executor {
   const StepPlan& plan_;
   ExecutorOptions options_;
   void* arena_ = nullptr;
+  std::vector<std::unique_ptr<PreparedKernel>> kernels_;  // by NodeId
+  // Go before the kernels: these may free device memory, which would wait for a
+  // collective that no other rank joins.
   std::map<std::pair<std::string, int>, std::unique_ptr<Communicator>>
       communicators_;
-  std::vector<std::unique_ptr<PreparedKernel>> kernels_;  // by NodeId
   std::vector<BoundPhase> phases_;
   std::deque<LaneProgress> progress_;
 };
@@ -388,7 +391,11 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
     const StepPlan& plan, const ExecutorOptions& options) {
   SG_CHECK(options.backend != nullptr) << "an executor needs a backend";
   auto executor = std::make_unique<ExecutorImpl>(plan, options);
-  SG_RETURN_IF_ERROR(AsInternal(executor->Bind()));
+  const absl::Status bound = AsInternal(executor->Bind());
+  if (!bound.ok()) {
+    executor->Abort(bound);  // the others' ranks do not close them with us
+    return bound;
+  }
   return executor;
 }
 

@@ -106,10 +106,13 @@ cudaError_t LaunchAttention(const AttentionLaunch& launch,
   return DispatchElement(launch.type, [&]<typename T>(std::type_identity<T>) {
     return DispatchWidth(launch.width, [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
-      return LaunchWithShared(
-          &AttentionKernel<T, kWidth>,
-          BlocksOfHeads(launch.batch, launch.heads, launch.queries, kQueries),
-          kThreads, SharedBytes(launch.width, KeysOf(kWidth)), stream, launch);
+      const unsigned blocks =
+          BlocksOfHeads(launch.batch, launch.heads, launch.queries, kQueries);
+      if (blocks == 0) return cudaSuccess;
+      return LaunchWithShared(&AttentionKernel<T, kWidth>, blocks, kThreads,
+                              SharedBytes(launch.width, KeysOf(kWidth)),
+                              SharedBytes(WidestHead(kWidth), KeysOf(kWidth)),
+                              stream, launch);
     });
   });
 }

@@ -213,22 +213,27 @@ cudaError_t LaunchAttentionGradient(const AttentionGradientLaunch& launch,
     const int64_t rows = a.batch * a.heads * a.queries;
     const unsigned blocks = static_cast<unsigned>(
         (rows * kWarpSize + kDeltaThreads - 1) / kDeltaThreads);
-    cudaError_t error = LaunchWithShared(&DeltaKernel<T>, blocks, kDeltaThreads,
-                                         0, stream, launch);
-    if (error != cudaSuccess) return error;
+    if (blocks > 0) {
+      const cudaError_t failed =
+          Launch(&DeltaKernel<T>, blocks, kDeltaThreads, 0, stream, launch);
+      if (failed != cudaSuccess) return failed;
+    }
     return DispatchWidth(a.width, [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       constexpr int kTile = TileOf(kWidth);
       constexpr unsigned kThreads = ThreadsOf(kWidth);
       const int64_t bytes = SharedBytes(a.width, kTile);
+      constexpr int64_t kMost = SharedBytes(WidestHead(kWidth), kTile);
+      const auto launch_for = [&](auto* kernel, int64_t heads, int64_t rows) {
+        const unsigned tiles = BlocksOfHeads(a.batch, heads, rows, kTile);
+        return tiles == 0 ? cudaSuccess
+                          : LaunchWithShared(kernel, tiles, kThreads, bytes,
+                                             kMost, stream, launch);
+      };
       const cudaError_t failed =
-          LaunchWithShared(&QueryGradientKernel<T, kWidth>,
-                           BlocksOfHeads(a.batch, a.heads, a.queries, kTile),
-                           kThreads, bytes, stream, launch);
+          launch_for(&QueryGradientKernel<T, kWidth>, a.heads, a.queries);
       if (failed != cudaSuccess) return failed;
-      return LaunchWithShared(&KeyGradientKernel<T, kWidth>,
-                              BlocksOfHeads(a.batch, a.kv_heads, a.keys, kTile),
-                              kThreads, bytes, stream, launch);
+      return launch_for(&KeyGradientKernel<T, kWidth>, a.kv_heads, a.keys);
     });
   });
 }

@@ -191,29 +191,18 @@ constexpr int MinBlocks(int per_thread) {
   return per_thread > 32 ? 1 : per_thread > 16 ? 2 : 3;
 }
 
+// The widest head of kernels with `per_thread` elements to a thread.
+constexpr int64_t WidestHead(int per_thread) {
+  return per_thread * kLanesOfRow;
+}
+
 // Calls f(std::integral_constant) with the number of elements of a head's width
 // to a thread: 16, 32 or 64.
 template <typename F>
 cudaError_t DispatchWidth(int64_t width, F f) {
-  if (width <= 64) return f(std::integral_constant<int, 16>());
-  if (width <= 128) return f(std::integral_constant<int, 32>());
+  if (width <= WidestHead(16)) return f(std::integral_constant<int, 16>());
+  if (width <= WidestHead(32)) return f(std::integral_constant<int, 32>());
   return f(std::integral_constant<int, 64>());
-}
-
-// Lets `kernel` have `bytes` of dynamic shared memory, and launches it.
-template <typename Arguments>
-cudaError_t LaunchWithShared(void (*kernel)(Arguments), unsigned blocks,
-                             unsigned threads, int64_t bytes,
-                             cudaStream_t stream, const Arguments& arguments) {
-  if (blocks == 0) return cudaSuccess;
-  if (bytes > 48 << 10) {  // above 48 KiB a kernel must opt in
-    const cudaError_t error = cudaFuncSetAttribute(
-        reinterpret_cast<const void*>(kernel),
-        cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-    if (error != cudaSuccess) return error;
-  }
-  return Launch(kernel, blocks, threads, static_cast<size_t>(bytes), stream,
-                arguments);
 }
 
 }  // namespace shardgraph::cuda

@@ -98,6 +98,9 @@ class Factory final : public NcclFactory {
     std::lock_guard<std::mutex> lock(mutex_);
     communicators_.erase(communicator);
   }
+  // An abort frees memory, which waits for what else is on the device; so if
+  // one communicator is broken, all are aborted at once.
+  void AbortAllIfBroken();
 
  private:
   Store& store_;
@@ -117,14 +120,11 @@ class NcclCommunicator final : public CommunicatorBase {
         factory_(factory) {}
 
   ~NcclCommunicator() override {
+    factory_->AbortAllIfBroken();
     factory_->Remove(this);
     if (comm_ != nullptr) {
-      if (first_error().ok()) {
-        ncclCommFinalize(comm_);
-        ncclCommDestroy(comm_);
-      } else {
-        ncclCommAbort(comm_);
-      }
+      ncclCommFinalize(comm_);
+      ncclCommDestroy(comm_);
     }
     cudaFree(token_);
   }
@@ -146,11 +146,24 @@ class NcclCommunicator final : public CommunicatorBase {
     return absl::OkStatus();
   }
 
+  // OK, or what broke it; an error on the device breaks it.
   absl::Status Health() {
     SG_RETURN_IF_ERROR(first_error());
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
-    return NcclStatus(asked == ncclSuccess ? state : asked, Name(), comm_);
+    const absl::Status status =
+        NcclStatus(asked == ncclSuccess ? state : asked, Name(), comm_);
+    if (!status.ok()) Abort(status);
+    return status;
+  }
+
+  bool broken() const { return !first_error().ok(); }
+
+  // Within a group of NCCL's. Breaks it, too.
+  void AbortNccl() {
+    if (comm_ != nullptr) ncclCommAbort(comm_);
+    comm_ = nullptr;
+    Abort(absl::AbortedError("another communicator of this rank broke"));
   }
 
  protected:
@@ -250,6 +263,17 @@ absl::StatusOr<void*> Factory::AllocateWindow(int64_t bytes) {
   SG_RETURN_IF_CUDA_ERROR(cudaMemset(window, 0, bytes));
   SG_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(cudaStreamLegacy));
   return window;
+}
+
+void Factory::AbortAllIfBroken() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (std::none_of(communicators_.begin(), communicators_.end(),
+                   [](const NcclCommunicator* c) { return c->broken(); }))
+    return;
+  ncclGroupStart();
+  for (NcclCommunicator* communicator : communicators_)
+    communicator->AbortNccl();
+  ncclGroupEnd();
 }
 
 absl::Status Factory::Health() {

@@ -10,8 +10,9 @@
 // Errors. What has gone wrong on the device is seen by Health alone. Abort does
 // not touch NCCL, because the host thread may be in it: it makes Health return
 // the reason, so that a wait of the backend ends (CudaBackendOptions::health);
-// then graphs are destroyed, and the destructor of a broken communicator aborts
-// NCCL's, which ends what it has on the device.
+// then graphs are destroyed, and the first destructor of a communicator aborts
+// NCCL's of all that the factory has made, which ends what they have on the
+// device. Until then nothing frees device memory: that would wait for them.
 //
 // Threads: the current device of the calling thread is the rank's. Create and
 // collectives on one host thread; Health and Abort on any.

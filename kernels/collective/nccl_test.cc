@@ -324,6 +324,39 @@ TEST(Nccl, AnAbortEndsTheWait) {
   EXPECT_EQ(fake_cuda::TakeReport(), "");
 }
 
+// Both communicators have a collective in the graph that is being replayed.
+TEST(Nccl, AllAreAbortedAtOnce) {
+  OnDevices(2, 0, absl::Seconds(60), [](NcclFactory& factory, Store& store) {
+    ReducingRank first(factory);
+    auto second = *factory.Create("world", AllRanks(2), 2);
+    auto* const value =
+        static_cast<int32_t*>(*first.backend->Allocate(sizeof(int32_t)));
+    const auto kernel = MakeKernel([&](Lane& lane) {
+      return second->AllReduce(value, 1, DType::kI32, ReduceOp::kSum, lane);
+    });
+    ASSERT_TRUE(first.backend->BeginCapture().ok());
+    first.backend->Launch(1, first.kernel.get());
+    first.backend->Launch(0, kernel.get());
+    auto recording = first.backend->EndCapture();
+    ASSERT_TRUE(recording.ok()) << recording.status();
+    if (factory.rank() == 1) {
+      EXPECT_TRUE(store.Get("aborted", absl::Seconds(60)).ok());
+      recording->reset();
+      return;
+    }
+    first.backend->Replay(recording->get());
+    second->Abort(absl::DeadlineExceededError("rank 1 is late"));
+    EXPECT_EQ(first.backend->Synchronize().code(),
+              absl::StatusCode::kDeadlineExceeded);
+    recording->reset();
+    first.communicator.reset();
+    EXPECT_EQ(factory.Health().code(), absl::StatusCode::kDeadlineExceeded);
+    second.reset();
+    EXPECT_TRUE(store.Set("aborted", "").ok());
+  });
+  EXPECT_EQ(fake_cuda::TakeReport(), "");
+}
+
 TEST(Nccl, ACommunicatorThatGoesBeforeItsGraphIsFound) {
   OnDevices(1, 0, absl::Seconds(60), [](NcclFactory& factory, Store&) {
     ReducingRank rank(factory);

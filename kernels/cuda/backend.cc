@@ -196,7 +196,9 @@ class CudaBackend final : public Backend {
       return error_;
     }
     cudaGraphExec_t exec = nullptr;
-    const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
+    // Else all nodes would run at lane 0's priority.
+    const cudaError_t made = cudaGraphInstantiate(
+        &exec, graph, cudaGraphInstantiateFlagUseNodePriority);
     cudaGraphDestroy(graph);
     SG_RETURN_IF_ERROR(CudaStatus(made, "cudaGraphInstantiate"));
     auto recording = std::make_unique<Graph>(this, exec);

@@ -32,6 +32,8 @@ class DeviceTable {
     table.data_ = std::shared_ptr<void>(data, [](void* p) { cudaFree(p); });
     SG_RETURN_IF_CUDA_ERROR(
         cudaMemcpy(data, values.data(), bytes, cudaMemcpyHostToDevice));
+    // The copy may still be under way, and lanes do not wait for its stream.
+    SG_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(cudaStreamLegacy));
     return table;
   }
 

@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 namespace shardgraph::cuda {
@@ -37,6 +38,28 @@ cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block,
       const_cast<void*>(static_cast<const void*>(&arguments))..., nullptr};
   return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel),
                              pointers);
+}
+
+// Dynamic shared memory of a kernel that has not opted in to more: 48 KiB less
+// its static variables, which are taken to be 1 KiB at most.
+inline constexpr int64_t kSharedWithoutOptIn = 47 << 10;
+
+// Launch with `shared_bytes` of dynamic shared memory, up to `most_bytes`,
+// which is the same for each launch of a kernel: a captured launch stays valid.
+template <typename... Parameters>
+cudaError_t LaunchWithShared(void (*kernel)(Parameters...), dim3 grid,
+                             dim3 block, int64_t shared_bytes,
+                             int64_t most_bytes, cudaStream_t stream,
+                             std::type_identity_t<Parameters>... arguments) {
+  if (most_bytes > kSharedWithoutOptIn) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(most_bytes));
+    if (error != cudaSuccess) return error;
+  }
+  return Launch(kernel, grid, block, static_cast<size_t>(shared_bytes), stream,
+                arguments...);
 }
 
 #if defined(__CUDACC__) || defined(SHARDGRAPH_FAKE_CUDA)

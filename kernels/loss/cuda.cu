@@ -10,9 +10,8 @@ constexpr int kMostThreads = 512;
 constexpr int kMostWarps = kMostThreads / kWarpSize;
 
 // A running softmax: the maximum so far and the sum of exp(x - maximum).
-struct Softmax {
-  float maximum = -INFINITY;
-  float sum = 0.0f;
+struct Softmax {  // no initialisers: it also stands in shared memory
+  float maximum, sum;
 };
 
 // NaN goes to the sum.
@@ -65,7 +64,7 @@ __global__ __launch_bounds__(kMostThreads) void CrossEntropyKernel(
     return;
   }
 
-  Softmax mine;
+  Softmax mine = {-INFINITY, 0.0f};
   for (int64_t c = first; c < vocabulary; c += step) {
     float z[kWidth];
     LoadGroup(logits + c, vocabulary - c, true, z);
@@ -82,7 +81,7 @@ __global__ __launch_bounds__(kMostThreads) void CrossEntropyKernel(
   // Read before any thread overwrites the logits with gradients.
   if (threadIdx.x == 0) target_logit = ToFloat(logits[target]);
   __syncthreads();
-  Softmax all;
+  Softmax all = {-INFINITY, 0.0f};
   if (lane < warps) all = partial[lane];
   all = WarpMerge(all);
   const float log_sum = logf(all.sum);

@@ -217,16 +217,10 @@ cudaError_t LaunchNormGradient(const NormGradientLaunch& launch,
                     kGroup<T> * static_cast<int64_t>(sizeof(float));
     const bool shared = bytes > 0 && bytes <= kMostSharedBytes;
     if (!shared) bytes = 0;
-    if (bytes > 48 << 10) {  // above 48 KiB a kernel must opt in
-      const cudaError_t error = cudaFuncSetAttribute(
-          reinterpret_cast<const void*>(kernel),
-          cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
-      if (error != cudaSuccess) return error;
-    }
-    return Launch(kernel, static_cast<unsigned>(NormGradientBlocks(rows)),
-                  ThreadsForRow(launch.columns, kGroup<T>, kMostThreads),
-                  static_cast<size_t>(bytes), stream, launch,
-                  NormGradientRows(rows), shared);
+    return LaunchWithShared(
+        kernel, static_cast<unsigned>(NormGradientBlocks(rows)),
+        ThreadsForRow(launch.columns, kGroup<T>, kMostThreads), bytes,
+        kMostSharedBytes, stream, launch, NormGradientRows(rows), shared);
   });
 }
 

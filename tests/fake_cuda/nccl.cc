@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -316,6 +317,19 @@ void Close(ncclComm_t comm, const char* function) {
   }
 }
 
+thread_local int t_group_depth = 0;
+thread_local std::set<int> t_aborted_in_group;  // Devices.
+
+// NCCL frees memory when it aborts, which waits for what is on the device.
+void CheckAborted(int device) {
+  const std::string pending = World::Get().PendingCollective(device);
+  if (!pending.empty()) {
+    World::Get().Report("ncclCommAbort while " + pending +
+                        " of another communicator is on the device: NCCL would "
+                        "wait for it; abort both in one group");
+  }
+}
+
 }  // namespace
 }  // namespace shardgraph::fake_cuda
 
@@ -375,7 +389,27 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   ScopedLock lock;
   Close(comm, "ncclCommAbort");
   comm->state->aborted = true;
+  const int device = comm->device;
   delete comm;
+  if (t_group_depth > 0) {
+    t_aborted_in_group.insert(device);
+  } else {
+    CheckAborted(device);
+  }
+  return ncclSuccess;
+}
+// Of groups only this is modelled: what is aborted in one, is aborted at once.
+ncclResult_t ncclGroupStart() {
+  ScopedLock lock;
+  ++t_group_depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  ScopedLock lock;
+  if (t_group_depth == 0) return ncclInvalidUsage;
+  if (--t_group_depth > 0) return ncclSuccess;
+  for (const int device : t_aborted_in_group) CheckAborted(device);
+  t_aborted_in_group.clear();
   return ncclSuccess;
 }
 // Nothing happens behind the caller's back here.

@@ -267,9 +267,9 @@ TEST(Launch, ConfigurationErrors) {
             cudaErrorInvalidConfiguration);
   EXPECT_EQ(RunShaped(x, dim3(1, 65536), dim3(1), 0, s.a),
             cudaErrorInvalidConfiguration);
-  EXPECT_EQ(RunShaped(x, dim3(1), dim3(1), (48 << 10) + 1, s.a),
+  EXPECT_EQ(RunShaped(x, dim3(1), dim3(1), (47 << 10) + 1, s.a),
             cudaErrorInvalidValue);
-  EXPECT_CUDA(RunShaped(x, dim3(1), dim3(1), 48 << 10, s.a));
+  EXPECT_CUDA(RunShaped(x, dim3(1), dim3(1), 47 << 10, s.a));
   EXPECT_CUDA(AllowShared(200 << 10));
   EXPECT_CUDA(RunShaped(x, dim3(1), dim3(1), 200 << 10, s.a));
   EXPECT_EQ(AllowShared(228 << 10), cudaErrorInvalidValue);
@@ -286,6 +286,7 @@ TEST(Launch, ConfigurationErrors) {
             cudaErrorInvalidResourceHandle);
   EXPECT_EQ(cudaMemcpyAsync(x, x, 4, cudaMemcpyHostToDevice, s.a),
             cudaErrorInvalidValue);
+  ASSERT_CUDA(cudaStreamSynchronize(s.a));  // two of the launches were right
   ASSERT_CUDA(cudaFree(x));
   EXPECT_EQ(cudaFree(x), cudaErrorInvalidValue);
 }

@@ -11,8 +11,9 @@
 
 namespace shardgraph::fake_cuda {
 
-thread_local int t_device = 0;
-thread_local cudaStreamCaptureMode t_capture_mode = cudaStreamCaptureModeGlobal;
+constinit thread_local int t_device = 0;
+constinit thread_local cudaStreamCaptureMode t_capture_mode =
+    cudaStreamCaptureModeGlobal;
 
 World& World::Get() {
   static World* const world = [] {
@@ -151,6 +152,24 @@ bool World::DestroyExec(cudaGraphExec_t exec) {
   return true;
 }
 
+std::string World::PendingCollective(int device) const {
+  const auto pending = [](const std::shared_ptr<const Work>& work) {
+    return work != nullptr && work->communicator != nullptr &&
+           !work->communicator->aborted;
+  };
+  for (const auto& stream : streams_) {
+    if (stream->device != device) continue;
+    for (const Operation& operation : stream->queue) {
+      if (pending(operation.work)) return operation.work->name;
+      if (operation.graph == nullptr) continue;
+      for (const Node& node : operation.graph->nodes) {
+        if (pending(node.work)) return node.work->name;
+      }
+    }
+  }
+  return "";
+}
+
 bool World::InAGraph(const CommunicatorState* communicator) const {
   return std::any_of(execs_.begin(), execs_.end(), [&](cudaGraphExec_t exec) {
     const std::vector<Node>& nodes = exec->program->nodes;
@@ -168,8 +187,9 @@ cudaError_t World::Enqueue(cudaStream_t stream,
   if (stream->capture != nullptr) {
     Capture& capture = *stream->capture;
     if (capture.invalid) return cudaErrorStreamCaptureInvalidated;
-    capture.nodes.push_back(
-        {std::move(work), {stream->frontier.begin(), stream->frontier.end()}});
+    capture.nodes.push_back({std::move(work),
+                             {stream->frontier.begin(), stream->frontier.end()},
+                             stream->priority});
     stream->frontier = {static_cast<int>(capture.nodes.size()) - 1};
     return cudaSuccess;
   }

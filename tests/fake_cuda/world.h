@@ -81,6 +81,7 @@ struct Marker {
 struct Node {
   std::shared_ptr<const Work> work;
   std::vector<int> after;  // Indices of nodes it depends on: smaller ones.
+  int priority = 0;        // Of the stream it was captured in.
 };
 
 // A graph as it is executed.
@@ -201,6 +202,9 @@ class World {
   bool Exists(cudaGraph_t graph) const { return graphs_.count(graph) != 0; }
   cudaGraphExec_t AddExec(const std::vector<Node>& nodes);
   bool DestroyExec(cudaGraphExec_t exec);
+  // The name of a collective that is enqueued or runs on the device and was not
+  // aborted; empty if there is none.
+  std::string PendingCollective(int device) const;
   // Whether a graph holds a collective of the communicator.
   bool InAGraph(const CommunicatorState* communicator) const;
   bool Exists(cudaGraphExec_t exec) const { return execs_.count(exec) != 0; }
@@ -275,8 +279,9 @@ class World {
 };
 
 // This thread's device and capture mode (cudaThreadExchangeStreamCaptureMode).
-extern thread_local int t_device;
-extern thread_local cudaStreamCaptureMode t_capture_mode;
+// constinit: no wrapper function, of which UBSan says that it returns null.
+extern constinit thread_local int t_device;
+extern constinit thread_local cudaStreamCaptureMode t_capture_mode;
 
 }  // namespace shardgraph::fake_cuda
 

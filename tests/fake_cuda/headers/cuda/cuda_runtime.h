@@ -114,6 +114,7 @@ using cudaHostFn_t = void (*)(void*);
 #define cudaEventDisableTiming 0x02
 #define cudaEventWaitDefault 0x00
 #define cudaHostAllocDefault 0x00
+#define cudaGraphInstantiateFlagUseNodePriority 8
 
 struct cudaDeviceProp {
   char name[256];

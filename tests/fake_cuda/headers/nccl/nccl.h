@@ -40,6 +40,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId*);
 ncclResult_t ncclCommInitRank(ncclComm_t*, int, ncclUniqueId, int);
 ncclResult_t ncclCommDestroy(ncclComm_t);
 ncclResult_t ncclCommAbort(ncclComm_t);
+ncclResult_t ncclGroupStart();
+ncclResult_t ncclGroupEnd();
 ncclResult_t ncclCommCount(const ncclComm_t, int*);
 ncclResult_t ncclCommUserRank(const ncclComm_t, int*);
 ncclResult_t ncclCommFinalize(ncclComm_t);
