@@ -58,6 +58,8 @@ namespace {
   F(ncclGetErrorString)      \
   F(ncclGetLastError)        \
   F(ncclGetUniqueId)         \
+  F(ncclGroupEnd)            \
+  F(ncclGroupStart)          \
   F(ncclMemAlloc)            \
   F(ncclMemFree)             \
   F(ncclReduceScatter)
