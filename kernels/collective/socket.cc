@@ -156,6 +156,19 @@ absl::StatusOr<std::string> LocalAddress(int fd) {
   return std::string(text);
 }
 
+std::string PeerAddress(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  char host[NI_MAXHOST], port[NI_MAXSERV];
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+      getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host,
+                  sizeof(host), port, sizeof(port),
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "a peer that has left";
+  }
+  return absl::StrCat(host, ":", port);
+}
+
 absl::StatusOr<UniqueFd> Connect(const std::string& host, int port,
                                  absl::Time deadline) {
   absl::Duration pause = absl::Milliseconds(10);

@@ -51,6 +51,8 @@ std::string ListenAddress(const std::string& host);
 int LocalPort(int fd);
 // The numeric address of this side of a connection.
 absl::StatusOr<std::string> LocalAddress(int fd);
+// Numeric address and port of the other side, for people: "10.0.0.7:41234".
+std::string PeerAddress(int fd);
 
 // A connected, non-blocking socket. Tries again until `deadline` while nobody
 // listens there yet.

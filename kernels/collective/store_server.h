@@ -8,6 +8,8 @@
 #define KERNELS_COLLECTIVE_STORE_SERVER_H_
 
 #include <condition_variable>
+#include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -16,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/collective/socket.h"
 #include "kernels/collective/store.h"
@@ -32,6 +35,9 @@ struct StoreServerOptions {
   std::string token;
   // How long a new connection may take for its greeting.
   absl::Duration greeting_timeout = absl::Seconds(10);
+  // Who was refused and why, a line each: the first ten, then each time their
+  // number has doubled; from the server's thread. Null: stderr.
+  std::function<void(const std::string& line)> log;
 };
 
 class StoreServer {
@@ -56,9 +62,10 @@ class StoreServer {
               UniqueFd wake_read, UniqueFd wake_write);
   void Serve();
   void Accept();
+  // Says that a peer that is not of the job is closed.
+  void Refuse(const Connection& connection, absl::string_view why);
   // Reads and answers; false when the connection is to be closed.
   bool Read(Connection& connection);
-  bool Handle(Connection& connection);
   bool Flush(Connection& connection);
   void AnswerWaiting();
 
@@ -68,7 +75,8 @@ class StoreServer {
   UniqueFd wake_write_;
   const int port_;
   InProcessStore store_;
-  std::list<Connection> connections_;  // of the thread
+  std::list<Connection> connections_;  // of the thread, as is refused_
+  int64_t refused_ = 0;
 
   std::mutex mutex_;
   std::condition_variable unused_;

@@ -2,7 +2,9 @@
 
 #include <sys/socket.h>
 
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,17 +20,39 @@ namespace shardgraph {
 namespace {
 
 using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr absl::Duration kLong = absl::Seconds(60);
 constexpr absl::Duration kNone = absl::ZeroDuration();
 constexpr absl::Duration kShort = absl::Milliseconds(1);
 
+// What a server has said; its thread says it before it closes the connection.
+struct Log {
+  std::function<void(const std::string&)> Hook() {
+    return [this](const std::string& line) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      lines.push_back(line);
+    };
+  }
+  std::vector<std::string> Take() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return std::move(lines);
+  }
+
+  std::mutex mutex;
+  std::vector<std::string> lines;
+};
+
 std::unique_ptr<StoreServer> StartServer(
-    const std::string& token, absl::Duration greeting_timeout = kLong) {
-  auto server = StoreServer::Start({.host = "127.0.0.1",
-                                    .token = token,
-                                    .greeting_timeout = greeting_timeout});
+    const std::string& token, absl::Duration greeting_timeout = kLong,
+    Log* log = nullptr) {
+  auto server =
+      StoreServer::Start({.host = "127.0.0.1",
+                          .token = token,
+                          .greeting_timeout = greeting_timeout,
+                          .log = log == nullptr ? nullptr : log->Hook()});
   SG_CHECK_OK(server);
   return *std::move(server);
 }
@@ -125,7 +149,8 @@ TEST(TcpStoreTest, DeadlineNamesServerSelfAndKey) {
 }
 
 TEST(TcpStoreTest, WrongTokenIsRefusedAndDisturbsNobody) {
-  const auto server = StartServer("secret");
+  Log log;
+  const auto server = StartServer("secret", kLong, &log);
   const auto store = *Client(*server, "secret");
   ASSERT_TRUE(store->Set("a", "b").ok());
   for (const std::string token : {"wrong", "secre", "secret2"}) {
@@ -133,6 +158,11 @@ TEST(TcpStoreTest, WrongTokenIsRefusedAndDisturbsNobody) {
     EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << token;
     EXPECT_THAT(std::string(status.message()), HasSubstr("token"));
   }
+  EXPECT_THAT(
+      log.Take(),
+      ElementsAre(AllOf(HasSubstr("refused 127.0.0.1:"),
+                        HasSubstr("its job token is another (1 refused")),
+                  HasSubstr("(2 refused so far)"), HasSubstr("(3 refused")));
   // Without a greeting, with a wrong magic, without a token, with garbage.
   std::string hello(1, static_cast<char>(StoreRequest::kValidate));
   AppendNumber<uint32_t>(&hello, kValidateMagic);
@@ -147,18 +177,23 @@ TEST(TcpStoreTest, WrongTokenIsRefusedAndDisturbsNobody) {
     RawClient client(*server);
     client.Send(bytes);
     EXPECT_TRUE(client.IsClosed());
+    EXPECT_THAT(log.Take(),
+                ElementsAre(HasSubstr("its greeting is not that of a rank")));
   }
   EXPECT_EQ(*store->Get("a", kNone), "b");
 }
 
 TEST(TcpStoreTest, SilentStrangersAreDropped) {
-  const auto server = StartServer("secret", kShort);
+  Log log;
+  const auto server = StartServer("secret", kShort, &log);
   RawClient silent(*server);
   EXPECT_TRUE(silent.IsClosed());
+  EXPECT_THAT(log.Take(), ElementsAre(HasSubstr("no greeting in time")));
 }
 
 TEST(TcpStoreTest, ManyStrangersLeaveRoom) {
-  const auto server = StartServer("secret");
+  Log log;
+  const auto server = StartServer("secret", kLong, &log);
   std::vector<std::unique_ptr<RawClient>> strangers;
   for (int i = 0; i < 300; ++i) {
     strangers.push_back(std::make_unique<RawClient>(*server));
@@ -166,6 +201,11 @@ TEST(TcpStoreTest, ManyStrangersLeaveRoom) {
   const auto store = *Client(*server, "secret");
   EXPECT_TRUE(store->Set("a", "b").ok());
   EXPECT_TRUE(strangers[0]->IsClosed());
+  // Not a line for each.
+  const std::vector<std::string> lines = log.Take();
+  EXPECT_LE(lines.size(), 13u);
+  EXPECT_THAT(lines,
+              Each(HasSubstr("too many connections without a greeting")));
 }
 
 // The bytes that torch's TCPStore client and server exchange.
