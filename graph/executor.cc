@@ -1,5 +1,6 @@
 #include "graph/executor.h"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -46,14 +47,32 @@ std::string Place(const Graph& graph, NodeId id) {
 
 // What a lane of the plan stands at: written by the lane, read by the watchdog.
 struct LaneProgress {
+  static constexpr int kEnded = 8;
+
   alignas(64) std::atomic<int32_t> node{kIdle};
   std::atomic<int64_t> advance{0};  // kernels begun and ended
+  // The nodes that ended last, a ring; `count` have ended.
+  std::atomic<int32_t> ended[kEnded];
+  std::atomic<int64_t> count{0};
 
-  void Set(int32_t value) {
+  // One thread writes.
+  void Begin(int32_t value) {
     node.store(value, std::memory_order_relaxed);
-    // One thread writes.
-    advance.store(advance.load(std::memory_order_relaxed) + 1,
-                  std::memory_order_relaxed);
+    Step(&advance);
+  }
+  void End() {
+    const int64_t n = count.load(std::memory_order_relaxed);
+    ended[n % kEnded].store(node.load(std::memory_order_relaxed),
+                            std::memory_order_relaxed);
+    Step(&count);
+    node.store(kIdle, std::memory_order_relaxed);
+    Step(&advance);
+  }
+
+ private:
+  static void Step(std::atomic<int64_t>* counter) {
+    counter->store(counter->load(std::memory_order_relaxed) + 1,
+                   std::memory_order_relaxed);
   }
 };
 
@@ -72,14 +91,14 @@ class TrackedKernel final : public PreparedKernel {
         after_(after) {}
 
   absl::Status Launch(Lane& lane) override {
-    progress_->Set(node_);
+    progress_->Begin(node_);
     const bool traced = trace_ != nullptr && trace_->active();
     const int64_t begin = traced ? TraceRecorder::Now() : 0;
     absl::Status status = kernel_->Launch(lane);
     if (traced) trace_->Add(lane.index, node_, begin, TraceRecorder::Now());
     if (status.ok() && *after_) status = (*after_)(node_);
     if (status.ok()) {
-      progress_->Set(kIdle);
+      progress_->End();
       return status;
     }
     status = AsInternal(status);
@@ -200,12 +219,10 @@ class ExecutorImpl final : public Executor {
     std::string text;
     for (size_t lane = 0; lane < progress_.size(); ++lane) {
       const int32_t node = progress_[lane].node.load(std::memory_order_relaxed);
-      absl::StrAppend(&text, "lane ", lane, ": ");
-      if (node == kIdle) {
-        absl::StrAppend(&text, "waits or is done\n");
-        continue;
-      }
-      absl::StrAppend(&text, Place(plan_.graph, node), "\n");
+      absl::StrAppend(
+          &text, "lane ", lane, ": ",
+          node == kIdle ? "waits or is done" : Place(plan_.graph, node), "\n");
+      AppendEnded(progress_[lane], &text);
     }
     return text;
   }
@@ -250,6 +267,23 @@ class ExecutorImpl final : public Executor {
     return absl::InternalError(
         absl::StrCat("bytes [", offset, ", ", offset + bytes,
                      ") leave the buffer ", b.name, " of ", b.bytes, " bytes"));
+  }
+
+  // "  before: layers.1 mlp/matmul, ...", the last first.
+  void AppendEnded(const LaneProgress& lane, std::string* text) const {
+    const int64_t count = lane.count.load(std::memory_order_relaxed);
+    if (count == 0) return;
+    absl::StrAppend(text, "  ended before it, the last first: ");
+    for (int64_t i = count - 1;
+         i >= std::max<int64_t>(0, count - LaneProgress::kEnded); --i) {
+      const Node& node =
+          plan_.graph.nodes[lane.ended[i % LaneProgress::kEnded].load(
+              std::memory_order_relaxed)];
+      absl::StrAppend(
+          text, i == count - 1 ? "" : ", ", node.op->name, " of \"",
+          node.unit == kNone ? "" : plan_.graph.units[node.unit].name, "\"");
+    }
+    absl::StrAppend(text, "\n");
   }
 
   void Walk(const BoundPhase& phase) {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 
 namespace shardgraph {
 
@@ -74,12 +74,15 @@ void Watchdog::Look(absl::Duration passed) {
       absl::FormatDuration(absl::Trunc(still_, absl::Milliseconds(100))));
   std::fprintf(stderr, "%s\n%s", late.c_str(), where.c_str());
   std::fflush(stderr);
-  reason_ = absl::DeadlineExceededError(absl::StrCat(
-      late, "; ",
-      absl::StrJoin(absl::StrSplit(where, '\n', absl::SkipEmpty()), "; ")));
-  const absl::Status reason = reason_;
+  // What all ranks end with: without the indented lines, the last events.
+  std::string reason = late;
+  for (const absl::string_view line : absl::StrSplit(where, '\n')) {
+    if (!line.empty() && line[0] != ' ') absl::StrAppend(&reason, "; ", line);
+  }
+  reason_ = absl::DeadlineExceededError(reason);
+  const absl::Status status = reason_;
   lock.unlock();
-  options_.abort(reason);
+  options_.abort(status);
 }
 
 void Watchdog::Start(absl::Duration interval) {

@@ -31,8 +31,10 @@ namespace shardgraph {
 
 struct WatchdogOptions {
   int rank = 0;
-  std::function<int64_t()> advance;    // grows as long as the work goes on
-  std::function<std::string()> where;  // lines: where each lane stands
+  std::function<int64_t()> advance;  // grows as long as the work goes on
+  // Lines: where each lane stands; indented ones, what it did before, are only
+  // printed.
+  std::function<std::string()> where;
   // Makes the work end. Both get the same DeadlineExceeded, on the watchdog's
   // thread; it may take a while.
   std::function<void(const absl::Status&)> abort;
