@@ -44,14 +44,20 @@ struct ExecutorOptions {
   std::function<absl::Status(NodeId node)> after_node;
 };
 
-class Executor {
+// Raw bytes of a plan's buffers: those of an executor, or a copy of them.
+class BufferReader {
+ public:
+  virtual ~BufferReader() = default;
+  virtual absl::Status ReadBuffer(BufferId buffer, int64_t offset, void* host,
+                                  int64_t bytes) = 0;
+};
+
+class Executor : public BufferReader {
  public:
   // `plan` outlives the executor. Collective: all ranks create their executors
   // alike.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(
       const StepPlan& plan, const ExecutorOptions& options);
-  virtual ~Executor() = default;
-
   // Enqueues one run of the phase; the first run of a phase that is captured is
   // waited for. Errors appear here or at Synchronize.
   virtual absl::Status Enqueue(PhaseId phase) = 0;
@@ -68,17 +74,16 @@ class Executor {
   virtual absl::Status Write(ValueId value, const void* host,
                              int64_t bytes) = 0;
   virtual absl::Status Read(ValueId value, void* host, int64_t bytes) = 0;
-  // The same on raw bytes of a buffer.
+  // The same on raw bytes of a buffer; and ReadBuffer.
   virtual absl::Status WriteBuffer(BufferId buffer, int64_t offset,
                                    const void* host, int64_t bytes) = 0;
-  virtual absl::Status ReadBuffer(BufferId buffer, int64_t offset, void* host,
-                                  int64_t bytes) = 0;
 
   virtual void* arena() const = 0;
   virtual int64_t arena_bytes() const = 0;
 
-  // From any thread: where each lane stands, for the watchdog: one line per
-  // lane with phase, unit and node; after an error, where it came up.
+  // From any thread: where each lane stands, for the watchdog: a line per lane
+  // with phase, unit and node (after an error, where it came up), and one,
+  // indented, with the nodes that ended last on it.
   virtual std::string Progress() const = 0;
   // From any thread: how often kernels have begun or ended, over all lanes. It
   // stands still when nothing runs, or when what runs is stuck.

@@ -1,5 +1,7 @@
 #include <cstdio>
-#include <map>
+#include <regex>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "fsdp/checkpoint/manifest.h"
 #include "fsdp/checkpoint/safetensors.h"
 #include "fsdp/train/shard_writer.h"
+#include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "kernels/step_state.h"
 
@@ -30,13 +33,48 @@ absl::Status ReadShard(CheckpointReader& reader, const CheckpointTensor& tensor,
                      });
 }
 
-// The checkpoint's parameters are the model's.
+// Which of the model's parameters are to be loaded.
+absl::StatusOr<std::set<const Parameter*>> Wanted(
+    const Model& model, const std::vector<std::string>& patterns) {
+  std::set<const Parameter*> wanted(model.parameters().begin(),
+                                    model.parameters().end());
+  if (patterns.empty()) return wanted;
+  wanted.clear();
+  for (const std::string& pattern : patterns) {
+    bool matched = false;
+    try {
+      const std::regex regex(pattern);
+      for (const Parameter* parameter : model.parameters()) {
+        if (!std::regex_match(parameter->name, regex)) continue;
+        matched = true;
+        wanted.insert(parameter);
+      }
+    } catch (const std::regex_error& error) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("checkpoint.initialize_parameters has \"", pattern,
+                       "\", which is no regular expression: ", error.what()));
+    }
+    if (!matched) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "checkpoint.initialize_parameters has \"", pattern,
+          "\", which matches no parameter; a whole name must match, for "
+          "example ",
+          model.parameters()[0]->name));
+    }
+  }
+  return wanted;
+}
+
+// The checkpoint has the model's wanted parameters, and, when all are wanted,
+// no others.
 absl::Status CheckModel(const std::string& folder,
                         const CheckpointManifest& manifest,
-                        const CheckpointReader& reader, const Model& model) {
-  std::map<std::string, const Parameter*> parameters;
+                        const CheckpointReader& reader, const Model& model,
+                        const std::set<const Parameter*>& wanted, bool all) {
+  std::set<std::string> names;
   for (const Parameter* parameter : model.parameters()) {
-    parameters[parameter->name] = parameter;
+    names.insert(parameter->name);
+    if (wanted.count(parameter) == 0) continue;
     const CheckpointTensor* tensor = reader.Find(parameter->name);
     if (tensor == nullptr) {
       return absl::FailedPreconditionError(
@@ -51,9 +89,10 @@ absl::Status CheckModel(const std::string& folder,
           absl::StrJoin(parameter->shape, ", "), "]; it is of another model"));
     }
   }
+  if (!all) return absl::OkStatus();
   for (const CheckpointTensor& tensor : manifest.tensors()) {
     if (!absl::StartsWith(tensor.name(), kOptimizerPrefix) &&
-        parameters.count(tensor.name()) == 0) {
+        names.count(tensor.name()) == 0) {
       return absl::FailedPreconditionError(absl::StrCat(
           "checkpoint ", folder, " has a parameter ", tensor.name(),
           ", which the model does not have; it is of another model"));
@@ -91,17 +130,23 @@ absl::Status RestoreState(const std::string& folder,
 
 absl::StatusOr<CheckpointManifest> LoadCheckpoint(const std::string& folder,
                                                   const CheckpointRank& rank,
-                                                  bool weights_only) {
+                                                  const LoadOptions& options) {
+  SG_CHECK(options.weights_only || options.parameters.empty())
+      << "moments and state are of all parameters";
   SG_ASSIGN_OR_RETURN(CheckpointManifest manifest,
                       ReadCheckpointManifest(folder));
   CheckpointReader reader(folder, manifest);
   const TrainingPlan& plan = *rank.plan;
-  SG_RETURN_IF_ERROR(CheckModel(folder, manifest, reader, *plan.model));
+  SG_ASSIGN_OR_RETURN(const std::set<const Parameter*> wanted,
+                      Wanted(*plan.model, options.parameters));
+  SG_RETURN_IF_ERROR(CheckModel(folder, manifest, reader, *plan.model, wanted,
+                                options.parameters.empty()));
   ShardWriter shards(plan, rank.rank % plan.groups.shard, *rank.executor);
   std::vector<float> values;
   for (const HeldRange& held : shards.Held()) {
+    if (wanted.count(held.parameter) == 0) continue;
     for (ShardKind kind : KindsOf(plan.units[held.unit])) {
-      if (weights_only && kind != ShardKind::kMaster) continue;
+      if (options.weights_only && kind != ShardKind::kMaster) continue;
       const std::string name = CheckpointTensorName(kind, held.parameter->name);
       const CheckpointTensor* tensor = reader.Find(name);
       if (tensor == nullptr ||
@@ -117,7 +162,8 @@ absl::StatusOr<CheckpointManifest> LoadCheckpoint(const std::string& folder,
           ReadShard(reader, *tensor, held, kind, &shards, &values));
     }
   }
-  if (!weights_only) SG_RETURN_IF_ERROR(RestoreState(folder, manifest, rank));
+  if (!options.weights_only)
+    SG_RETURN_IF_ERROR(RestoreState(folder, manifest, rank));
   return manifest;
 }
 
@@ -125,6 +171,13 @@ absl::StatusOr<std::optional<CheckpointManifest>> LoadNewestCheckpoint(
     const std::string& folder, const CheckpointRank& rank,
     const std::function<absl::StatusOr<bool>(bool mine)>& agree) {
   absl::Status damage;
+  if (rank.rank == 0) {
+    for (const std::string& path : ListIncomplete(folder)) {
+      std::fprintf(stderr,
+                   "checkpoint %s is incomplete: it has no %s; passed over\n",
+                   path.c_str(), kManifestName);
+    }
+  }
   for (const CheckpointFolder& checkpoint : ListCheckpoints(folder)) {
     absl::StatusOr<CheckpointManifest> manifest =
         LoadCheckpoint(checkpoint.path, rank);

@@ -59,6 +59,7 @@ absl::Status CheckpointReader::Read(
           }
           return absl::OkStatus();
         }));
+    if (source.entry != nullptr) source.file->Release(*source.entry);
   }
   if (found == elements) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(folder_, ": tensor ", tensor.name(),
@@ -71,9 +72,18 @@ absl::Status CheckpointReader::Open(const CheckpointTensor& tensor,
                                     Source* source) {
   auto& file = files_[piece.file()];
   if (file == nullptr) {
-    auto opened = SafetensorsFile::Open(
-        absl::StrCat(folder_, "/", manifest_.files(piece.file()).name()));
+    const CheckpointFile& listed = manifest_.files(piece.file());
+    auto opened =
+        SafetensorsFile::Open(absl::StrCat(folder_, "/", listed.name()));
     if (!opened.ok()) return absl::DataLossError(opened.status().message());
+    const absl::string_view header = (*opened)->Header();
+    if (static_cast<int64_t>(header.size()) != listed.header_bytes() ||
+        Crc32c(header) != listed.header_crc32c()) {
+      return absl::DataLossError(
+          absl::StrCat((*opened)->path(),
+                       ": the checksum of its header is wrong: the file is "
+                       "damaged, or of another checkpoint"));
+    }
     file = *std::move(opened);
   }
   source->file = file.get();

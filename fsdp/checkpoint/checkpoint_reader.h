@@ -18,7 +18,8 @@
 
 namespace shardgraph {
 
-// Files are mapped when they are first needed and stay so. Not safe to use from
+// Files are mapped when they are first needed and stay so; of their pages one
+// piece at a time is in memory. Not safe to use from
 // several threads.
 class CheckpointReader {
  public:

@@ -1,21 +1,20 @@
 #include <algorithm>
 #include <filesystem>
-#include <set>
+#include <map>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "fsdp/checkpoint/boxes.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/checkpoint_folder.h"
 #include "fsdp/checkpoint/checkpoint_names.h"
 #include "fsdp/checkpoint/manifest.h"
 #include "fsdp/checkpoint/safetensors.h"
 #include "fsdp/files/crc32c.h"
-#include "fsdp/files/durable_file.h"
 #include "fsdp/files/json.h"
 #include "fsdp/train/shard_writer.h"
 #include "kernels/check.h"
@@ -26,57 +25,44 @@
 namespace shardgraph {
 namespace {
 
-namespace fs = std::filesystem;
-
 // What a checksum covers, and what the host holds at a time.
 constexpr int64_t kChunkBytes = 4 << 20;
 constexpr int64_t kChunkElements = kChunkBytes / 4;
-constexpr char kTemporary[] = ".tmp";
-constexpr char kReplaced[] = ".old";
-
-absl::Status FileError(absl::string_view what, const std::string& path,
-                       const std::error_code& error) {
-  return absl::UnavailableError(
-      absl::StrCat("cannot ", what, " ", path, ": ", error.message()));
-}
-
-absl::Status Rename(const std::string& from, const std::string& to) {
-  std::error_code error;
-  fs::rename(from, to, error);
-  return error ? FileError("rename", absl::StrCat(from, " to ", to), error)
-               : absl::OkStatus();
-}
-
-absl::Status RemoveAll(const std::string& path) {
-  std::error_code error;
-  fs::remove_all(path, error);
-  return error ? FileError("remove", path, error) : absl::OkStatus();
-}
-
-std::string PartPath(const std::string& folder, int rank) {
-  return absl::StrFormat("%s/rank_%05d.part", folder, rank);
-}
+// Beside the tensors: headers, the manifest.
+constexpr int64_t kOverheadBytes = 1 << 20;
+// Between two looks for the part of another rank.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(250);
 
 // Writes one rank's files and the part of the manifest that describes them.
 class RankWriter {
  public:
-  RankWriter(const CheckpointRank& rank, std::string folder)
+  RankWriter(const CheckpointRank& rank, const SaveOptions& options,
+             SaveProgress* progress)
       : rank_(rank),
-        folder_(std::move(folder)),
-        shards_(*rank.plan, rank.rank, *rank.executor) {
+        options_(options),
+        folder_(TemporaryCheckpoint(options.folder, options.step)),
+        progress_(progress),
+        shards_(*rank.plan, rank.rank,
+                options.source != nullptr ? *options.source : *rank.executor) {
     part_.set_version(kManifestVersion);
     part_.set_chunk_bytes(kChunkBytes);
   }
 
-  absl::Status Write() {
+  absl::StatusOr<CheckpointManifest> Write() {
+    SG_RETURN_IF_ERROR(MakeFolder(folder_));
     size_t files = 0;
+    int64_t bytes = 0;
     for (const HeldRange& held : shards_.Held()) {
       std::vector<Box> boxes =
           BoxesOfRange(held.parameter->shape, held.begin, held.elements);
       files = std::max(files, boxes.size());
-      for (ShardKind kind : KindsOf(rank_.plan->units[held.unit]))
+      for (ShardKind kind : KindsOf(rank_.plan->units[held.unit])) {
         held_.push_back({held, kind, boxes});
+        bytes += held.elements * SizeOf(DType::kF32);
+      }
     }
+    SG_RETURN_IF_ERROR(CheckRoom(bytes));
     for (const Held& held : held_) {
       CheckpointTensor* tensor = part_.add_tensors();
       tensor->set_name(
@@ -85,7 +71,7 @@ class RankWriter {
       for (int64_t dim : held.range.parameter->shape) tensor->add_shape(dim);
     }
     for (size_t i = 0; i < files; ++i) SG_RETURN_IF_ERROR(WriteFile(i, files));
-    return WriteManifest(PartPath(folder_, rank_.rank), part_);
+    return std::move(part_);
   }
 
  private:
@@ -94,6 +80,21 @@ class RankWriter {
     ShardKind kind;
     std::vector<Box> boxes;
   };
+
+  // Each rank looks for its own part; rank 0 for all, which are alike.
+  absl::Status CheckRoom(int64_t bytes) const {
+    const int64_t needed =
+        (rank_.rank == 0 ? bytes * rank_.plan->groups.shard : bytes) +
+        kOverheadBytes;
+    SG_ASSIGN_OR_RETURN(const int64_t free, options_.free_bytes != nullptr
+                                                ? options_.free_bytes(folder_)
+                                                : FreeBytes(folder_));
+    if (free >= needed) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "%s has %.1f MB free, but the checkpoint takes %.1f MB; make room, or "
+        "keep fewer with checkpoint.keep_last",
+        options_.folder, free / 1e6, needed / 1e6));
+  }
 
   // The file with the box `index` of each range that has so many.
   absl::Status WriteFile(size_t index, size_t files) {
@@ -126,11 +127,19 @@ class RankWriter {
       SG_RETURN_IF_ERROR(WriteBox(held_[h], index, piece, *writer));
     }
     SG_RETURN_IF_ERROR(writer->Close());
+    SG_RETURN_IF_ERROR(progress_->Wrote(0));
     std::error_code error;
     CheckpointFile* file = part_.add_files();
     file->set_name(name);
-    file->set_bytes(static_cast<int64_t>(fs::file_size(path, error)));
-    return error ? FileError("read", path, error) : absl::OkStatus();
+    file->set_bytes(
+        static_cast<int64_t>(std::filesystem::file_size(path, error)));
+    if (error) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot read ", path, ": ", error.message()));
+    }
+    file->set_header_bytes(static_cast<int64_t>(writer->header().size()));
+    file->set_header_crc32c(Crc32c(writer->header()));
+    return absl::OkStatus();
   }
 
   absl::Status WriteBox(const Held& held, size_t index, CheckpointPiece* piece,
@@ -151,23 +160,95 @@ class RankWriter {
           values_.size() * sizeof(float));
       piece->add_crc32c(Crc32c(bytes));
       SG_RETURN_IF_ERROR(writer.Append(bytes));
+      SG_RETURN_IF_ERROR(progress_->Wrote(static_cast<int64_t>(bytes.size())));
     }
     return absl::OkStatus();
   }
 
   const CheckpointRank& rank_;
+  const SaveOptions& options_;
   const std::string folder_;
-  ShardWriter shards_;
+  SaveProgress* const progress_;
+  ShardReader shards_;
   std::vector<Held> held_;
   CheckpointManifest part_;  // tensors as held_
   std::vector<float> values_;
 };
 
-absl::Status SetState(const CheckpointRank& rank,
+// What a rank tells rank 0: its part or why there is none.
+std::string PackPart(const absl::StatusOr<CheckpointManifest>& part) {
+  if (part.ok()) return absl::StrCat("+", part->SerializeAsString());
+  return absl::StrCat("-", part.status().message());
+}
+
+absl::StatusOr<CheckpointManifest> UnpackPart(const std::string& text) {
+  CheckpointManifest part;
+  if (!text.empty() && text[0] == '+' &&
+      part.ParseFromArray(text.data() + 1, static_cast<int>(text.size()) - 1))
+    return part;
+  return absl::UnavailableError(
+      text.empty() || text[0] != '-' ? "its part is garbled" : text.substr(1));
+}
+
+std::string PartKey(const SaveOptions& options, int rank) {
+  return absl::StrCat(options.store_key, "/", rank);
+}
+
+// The part of another rank, as soon as it is there.
+absl::StatusOr<std::string> ReceivePart(const SaveOptions& options, int rank,
+                                        absl::Time deadline,
+                                        SaveProgress* progress) {
+  const std::string key = PartKey(options, rank);
+  for (absl::Duration pause = kFirstPause;;
+       pause = std::min(2 * pause, kLongestPause)) {
+    SG_ASSIGN_OR_RETURN(const bool there, options.store->Check({key}));
+    if (there) break;
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("it has not written its part within ",
+                       absl::FormatDuration(options.timeout)));
+    }
+    SG_RETURN_IF_ERROR(progress->Pause(pause));
+  }
+  SG_ASSIGN_OR_RETURN(std::string text,
+                      options.store->Get(key, absl::ZeroDuration()));
+  SG_RETURN_IF_ERROR(options.store->Delete(key).status());
+  return text;
+}
+
+// The parts of all ranks that write, by rank. `arrived`: whether no other rank
+// is writing any more. After an error the others are waited for all the same.
+absl::StatusOr<std::vector<CheckpointManifest>> ReceiveParts(
+    const SaveOptions& options, absl::StatusOr<CheckpointManifest> own,
+    int writers, SaveProgress* progress, bool* arrived) {
+  const absl::Time deadline = absl::Now() + options.timeout;
+  absl::Status problem = own.status();
+  std::vector<CheckpointManifest> parts;
+  if (own.ok()) parts.push_back(*std::move(own));
+  *arrived = true;
+  for (int rank = 1; rank < writers; ++rank) {
+    const absl::StatusOr<std::string> text =
+        ReceivePart(options, rank, deadline, progress);
+    *arrived = *arrived && text.ok();
+    absl::StatusOr<CheckpointManifest> part =
+        text.ok() ? UnpackPart(*text)
+                  : absl::StatusOr<CheckpointManifest>(text.status());
+    if (!part.ok() && problem.ok()) {
+      problem = absl::Status(
+          part.status().code(),
+          absl::StrCat("rank ", rank, ": ", part.status().message()));
+    }
+    if (part.ok()) parts.push_back(*std::move(part));
+  }
+  if (!problem.ok()) return problem;
+  return parts;
+}
+
+absl::Status SetState(const CheckpointRank& rank, BufferReader& source,
                       CheckpointManifest* manifest) {
   StepState state;
   SG_RETURN_IF_ERROR(
-      rank.executor->ReadBuffer(rank.plan->state, 0, &state, sizeof(state)));
+      source.ReadBuffer(rank.plan->state, 0, &state, sizeof(state)));
   CheckpointState* saved = manifest->mutable_state();
   saved->set_run_step(manifest->step());
   saved->set_optimizer_step(state.optimizer_step);
@@ -181,12 +262,10 @@ absl::Status SetState(const CheckpointRank& rank,
 }
 
 // Adds the parts of the ranks.
-absl::Status MergeParts(const std::string& folder, int ranks,
+absl::Status MergeParts(std::vector<CheckpointManifest> parts,
                         CheckpointManifest* manifest) {
   std::map<std::string, CheckpointTensor*> tensors;
-  for (int r = 0; r < ranks; ++r) {
-    SG_ASSIGN_OR_RETURN(CheckpointManifest part,
-                        ReadManifestFile(PartPath(folder, r)));
+  for (CheckpointManifest& part : parts) {
     const int first_file = manifest->files_size();
     for (CheckpointFile& file : *part.mutable_files())
       *manifest->add_files() = std::move(file);
@@ -207,82 +286,11 @@ absl::Status MergeParts(const std::string& folder, int ranks,
   return CheckPieces(*manifest);
 }
 
-// Removes what an interrupted save of another world size may have left.
-absl::Status RemoveUnlisted(const std::string& folder,
-                            const CheckpointManifest& manifest) {
-  std::set<std::string> listed;
-  for (const CheckpointFile& file : manifest.files())
-    listed.insert(file.name());
-  std::vector<std::string> others;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (listed.count(entry.path().filename().string()) == 0)
-      others.push_back(entry.path().string());
-  }
-  if (error) return FileError("list", folder, error);
-  for (const std::string& other : others) SG_RETURN_IF_ERROR(RemoveAll(other));
-  return absl::OkStatus();
-}
-
-// Puts the finished folder under its name, in place of one that was there.
-absl::Status Publish(const std::string& temporary, const std::string& path,
-                     const std::string& parent) {
-  SG_RETURN_IF_ERROR(SyncFolder(temporary));
-  std::error_code error;
-  const bool replaces = fs::exists(path, error);
-  const std::string replaced = absl::StrCat(path, kReplaced);
-  if (replaces) {
-    SG_RETURN_IF_ERROR(RemoveAll(replaced));
-    SG_RETURN_IF_ERROR(Rename(path, replaced));
-  }
-  SG_RETURN_IF_ERROR(Rename(temporary, path));
-  SG_RETURN_IF_ERROR(SyncFolder(parent));
-  return replaces ? RemoveAll(replaced) : absl::OkStatus();
-}
-
-// Removes checkpoints beyond the newest `keep` up to `step`, and what
-// interrupted saves and removals have left.
-absl::Status Prune(const std::string& folder, int64_t step, int keep) {
-  int kept = 0;
-  for (const CheckpointFolder& checkpoint : ListCheckpoints(folder)) {
-    if (keep == 0 || checkpoint.step > step || ++kept <= keep) continue;
-    // Renamed first: what is half removed must not look like a checkpoint.
-    SG_RETURN_IF_ERROR(RemoveAll(absl::StrCat(checkpoint.path, kReplaced)));
-    SG_RETURN_IF_ERROR(
-        Rename(checkpoint.path, absl::StrCat(checkpoint.path, kReplaced)));
-  }
-  std::vector<std::string> stale;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (absl::StartsWith(name, "step_") &&
-        (absl::EndsWith(name, kTemporary) || absl::EndsWith(name, kReplaced)))
-      stale.push_back(entry.path().string());
-  }
-  for (const std::string& path : stale) SG_RETURN_IF_ERROR(RemoveAll(path));
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::Status SaveCheckpoint(const CheckpointRank& rank,
-                            const SaveOptions& options) {
-  const std::string path =
-      absl::StrCat(options.folder, "/", CheckpointName(options.step));
-  const std::string temporary = absl::StrCat(path, kTemporary);
-  std::error_code error;
-  fs::create_directories(temporary, error);
-  if (error) return FileError("make the folder", temporary, error);
-
-  const int writers = rank.plan->groups.shard;  // replicas hold the same
-  if (rank.rank < writers)
-    SG_RETURN_IF_ERROR(RankWriter(rank, temporary).Write());
-  if (rank.world_size > 1) {
-    SG_CHECK(options.barrier != nullptr) << "a world of " << rank.world_size;
-    SG_RETURN_IF_ERROR(options.barrier());
-  }
-  if (rank.rank != 0) return absl::OkStatus();
-
+// The manifest, last, and the folder's name.
+absl::Status Complete(const CheckpointRank& rank, const SaveOptions& options,
+                      std::vector<CheckpointManifest> parts) {
+  const std::string temporary =
+      TemporaryCheckpoint(options.folder, options.step);
   CheckpointManifest manifest;
   manifest.set_version(kManifestVersion);
   manifest.set_step(options.step);
@@ -292,14 +300,53 @@ absl::Status SaveCheckpoint(const CheckpointRank& rank,
   *manifest.mutable_config() = *rank.config;
   manifest.mutable_extra()->insert(options.extra.begin(), options.extra.end());
   manifest.set_chunk_bytes(kChunkBytes);
-  SG_RETURN_IF_ERROR(SetState(rank, &manifest));
-  SG_RETURN_IF_ERROR(MergeParts(temporary, writers, &manifest));
+  SG_RETURN_IF_ERROR(SetState(
+      rank, options.source != nullptr ? *options.source : *rank.executor,
+      &manifest));
+  SG_RETURN_IF_ERROR(MergeParts(std::move(parts), &manifest));
   SG_RETURN_IF_ERROR(RemoveUnlisted(temporary, manifest));
   SG_RETURN_IF_ERROR(
       WriteManifest(absl::StrCat(temporary, "/", kManifestName), manifest));
-  SG_RETURN_IF_ERROR(Publish(temporary, path, options.folder));
-  return Prune(options.folder, options.step,
-               rank.config->checkpoint().keep_last());
+  return PublishCheckpoint(options.folder, options.step);
+}
+
+}  // namespace
+
+absl::Status SaveCheckpoint(const CheckpointRank& rank,
+                            const SaveOptions& options) {
+  SG_CHECK(rank.world_size == 1 || options.store != nullptr)
+      << "a world of " << rank.world_size;
+  const int writers = rank.plan->groups.shard;  // replicas hold the same
+  if (rank.rank >= writers) return absl::OkStatus();
+  SaveProgress unseen;
+  SaveProgress* progress =
+      options.progress != nullptr ? options.progress : &unseen;
+  progress->Begin();
+  absl::StatusOr<CheckpointManifest> part =
+      RankWriter(rank, options, progress).Write();
+  if (rank.rank != 0) {
+    const absl::Status told =
+        options.store->Set(PartKey(options, rank.rank), PackPart(part));
+    return part.ok() ? told : part.status();
+  }
+  bool arrived = false;
+  absl::StatusOr<std::vector<CheckpointManifest>> parts =
+      ReceiveParts(options, std::move(part), writers, progress, &arrived);
+  const absl::Status saved =
+      parts.ok() ? Complete(rank, options, *std::move(parts)) : parts.status();
+  if (!saved.ok()) {
+    // Nobody writes into it any more: what is there only takes room.
+    if (arrived) {
+      RemoveAll(TemporaryCheckpoint(options.folder, options.step))
+          .IgnoreError();
+    }
+    return saved;
+  }
+  SG_RETURN_IF_ERROR(PruneCheckpoints(options.folder, options.step,
+                                      rank.config->checkpoint().keep_last(),
+                                      rank.config->checkpoint().keep_every()));
+  ClearInterruptedSaves(options.folder);
+  return absl::OkStatus();
 }
 
 }  // namespace shardgraph

@@ -9,12 +9,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/checkpoint/checkpoint_folder.h"
 #include "fsdp/checkpoint/manifest.h"
 #include "fsdp/checkpoint/safetensors.h"
 #include "fsdp/checkpoint/test_world.h"
 #include "fsdp/files/durable_file.h"
 #include "fsdp/train/shard_writer.h"
 #include "gtest/gtest.h"
+#include "kernels/collective/store.h"
 #include "kernels/random/random.h"
 #include "kernels/step_state.h"
 
@@ -116,14 +118,15 @@ void ExpectFilled(World& run, int64_t step, std::vector<ShardKind> kinds) {
   }
 }
 
-// All ranks, rank 0 last: by then every other rank has reached the barrier.
+// All ranks, rank 0 last: by then the others have told it all.
 absl::Status Save(World& run, const std::string& folder, int64_t step,
                   std::map<std::string, std::string> extra = {}) {
   SaveOptions options;
   options.folder = folder;
   options.step = step;
   options.extra = std::move(extra);
-  options.barrier = [] { return absl::OkStatus(); };
+  InProcessStore store;
+  options.store = &store;
   for (int rank = static_cast<int>(run.executors.size()); rank-- > 0;) {
     const absl::Status status = SaveCheckpoint(run.Rank(rank), options);
     if (!status.ok()) return status;
@@ -132,9 +135,9 @@ absl::Status Save(World& run, const std::string& folder, int64_t step,
 }
 
 absl::Status Load(World& run, const std::string& path,
-                  bool weights_only = false) {
+                  const LoadOptions& options = {}) {
   for (size_t rank = 0; rank < run.executors.size(); ++rank) {
-    const auto manifest = LoadCheckpoint(path, run.Rank(rank), weights_only);
+    const auto manifest = LoadCheckpoint(path, run.Rank(rank), options);
     if (!manifest.ok()) return manifest.status();
   }
   return absl::OkStatus();
@@ -415,7 +418,7 @@ TEST_F(CheckpointTest, PlansWithoutTrainingTakeTheWeights) {
 
   World fine_tune(1);
   Fill(fine_tune, 9);
-  ASSERT_TRUE(Load(fine_tune, Step(4), /*weights_only=*/true).ok());
+  ASSERT_TRUE(Load(fine_tune, Step(4), {.weights_only = true}).ok());
   ExpectFilled(fine_tune, 4, {ShardKind::kMaster});
   std::vector<float> moment(5);
   const HeldRange held = fine_tune.Shards(0).Held()[0];
@@ -493,17 +496,226 @@ TEST_F(CheckpointTest, FailuresNameThePlaceAndLeaveWhatWasThere) {
   const absl::Status status = Save(run, folder_ + "/file/below", 2);
   EXPECT_TRUE(absl::StrContains(status.message(), folder_ + "/file/below"))
       << status;
-  // A rank that never arrives: no manifest, no checkpoint.
+  // A rank that never comes: no manifest, no checkpoint.
+  InProcessStore store;
   SaveOptions options;
   options.folder = folder_;
   options.step = 2;
-  options.barrier = [] { return absl::AbortedError("rank 1 is gone"); };
+  options.store = &store;
+  options.timeout = absl::ZeroDuration();
+  const absl::Status late = SaveCheckpoint(run.Rank(0), options);
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(absl::StrContains(late.message(), "rank 1: it has not written"))
+      << late;
+  EXPECT_EQ(Names(folder_),
+            (std::set<std::string>{"file", "step_0000001", "step_0000002.tmp"}))
+      << "rank 1 may still write";
+  // A rank that cannot write: nothing stays, the next one is fine.
+  options.free_bytes = [](const std::string&) -> absl::StatusOr<int64_t> {
+    return 1000;
+  };
+  const absl::Status full = SaveCheckpoint(run.Rank(1), options);
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::StrContains(full.message(), folder_ + " has 0.0 MB free"))
+      << full;
+  options.free_bytes = nullptr;
+  const absl::Status other = SaveCheckpoint(run.Rank(0), options);
+  EXPECT_TRUE(absl::StrContains(other.message(),
+                                absl::StrCat("rank 1: ", full.message())))
+      << other;
+  EXPECT_EQ(Names(folder_), (std::set<std::string>{"file", "step_0000001"}));
+  // Room for its own part is not enough for rank 0.
+  options.free_bytes = [](const std::string&) -> absl::StatusOr<int64_t> {
+    return (1 << 20) + 30000;
+  };
+  EXPECT_TRUE(SaveCheckpoint(run.Rank(1), options).ok());
   EXPECT_EQ(SaveCheckpoint(run.Rank(0), options).code(),
-            absl::StatusCode::kAborted);
-  options.barrier = [] { return absl::OkStatus(); };
-  EXPECT_FALSE(SaveCheckpoint(run.Rank(0), options).ok());
+            absl::StatusCode::kResourceExhausted);
   ASSERT_EQ(ListCheckpoints(folder_).size(), 1u);
   EXPECT_EQ(ListCheckpoints(folder_)[0].step, 1);
+}
+
+TEST_F(CheckpointTest, CompleteButNotRenamed) {
+  World run(2);
+  for (int64_t step : {1, 2, 3}) {
+    Fill(run, step);
+    ASSERT_TRUE(Save(run, folder_, step).ok());
+  }
+  // As a kill leaves them: complete and not renamed; without a manifest; moved
+  // out of the way of one that never came.
+  fs::rename(Step(3), Step(3) + ".tmp");
+  fs::create_directories(Step(4) + ".tmp");
+  fs::rename(Step(2), Step(2) + ".old");
+  const std::vector<std::string> said = ClearInterruptedSaves(folder_);
+  ASSERT_EQ(said.size(), 3u);
+  EXPECT_TRUE(absl::StrContains(said[0], Step(2) + " was complete"));
+  EXPECT_TRUE(absl::StrContains(said[1], Step(3) + " was complete"));
+  EXPECT_TRUE(absl::StrContains(said[2], Step(4) + ".tmp: removed"));
+  EXPECT_EQ(Names(folder_),
+            (std::set<std::string>{"step_0000002", "step_0000003"}));
+  EXPECT_TRUE(ClearInterruptedSaves(folder_ + "/none").empty());
+}
+
+TEST_F(CheckpointTest, KeepsEveryNth) {
+  World run(1);
+  run.config.mutable_checkpoint()->set_keep_last(1);
+  run.config.mutable_checkpoint()->set_keep_every(20);
+  for (int64_t step : {10, 20, 30, 40, 50})
+    ASSERT_TRUE(Save(run, folder_, step).ok());
+  EXPECT_EQ(
+      Names(folder_),
+      (std::set<std::string>{"step_0000020", "step_0000040", "step_0000050"}));
+}
+
+// From 4 ranks to any other way of holding the same, and back.
+TEST_F(CheckpointTest, AnyStrategyAndWrapPolicy) {
+  World saved(4);
+  Fill(saved, 6);
+  ASSERT_TRUE(Save(saved, folder_, 6).ok());
+  ShardSpec by_size, by_name;
+  by_size.set_wrap_policy(SIZE_BASED);
+  by_size.set_min_num_params(100);
+  by_name.set_wrap_policy(BY_NAME);
+  by_name.set_wrap_pattern(".*attn");
+  const struct {
+    int shards, replicas;
+    ShardSpec spec;
+  } cases[] = {{1, 1, {}},      {2, 1, {}},      {3, 1, {}},
+               {5, 1, {}},      {1, 3, {}},      {1, 5, {}},
+               {2, 2, {}},      {3, 2, {}},      {4, 1, by_size},
+               {3, 1, by_name}, {2, 3, by_size}, {1, 2, by_name}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(absl::StrCat(c.shards, " x ", c.replicas, " ",
+                              c.spec.ShortDebugString()));
+    TrainConfig config = Config();
+    *config.mutable_shard() = c.spec;
+    World other(c.shards, c.replicas, TestUse::kTrain, config);
+    ASSERT_TRUE(Load(other, Step(6)).ok());
+    ExpectFilled(other, 6, Kinds(other));
+    ASSERT_TRUE(Save(other, folder_ + "/back", 6).ok());
+    World back(4);
+    ASSERT_TRUE(Load(back, folder_ + "/back/step_0000006").ok());
+    ExpectFilled(back, 6, Kinds(back));
+    // Every byte of weights and moments, and of the state that outlives a step.
+    for (int rank = 0; rank < 4; ++rank) {
+      for (const UnitBuffers& unit : back.plan->units) {
+        for (BufferId id :
+             {unit.compute, unit.master, unit.exp_avg, unit.exp_avg_sq}) {
+          // Padding apart, which nobody loads: filled alike by both.
+          EXPECT_EQ(back.executors[rank].buffers[id],
+                    saved.executors[rank].buffers[id]);
+        }
+      }
+      EXPECT_EQ(back.executors[rank].buffers[back.plan->state],
+                saved.executors[rank].buffers[saved.plan->state]);
+    }
+  }
+}
+
+TEST_F(CheckpointTest, PartsOfAnotherModel) {
+  World run(2);
+  Fill(run, 4);
+  ASSERT_TRUE(Save(run, folder_, 4).ok());
+  // A larger vocabulary and one more block.
+  TrainConfig config = Config(14);
+  config.mutable_model()->mutable_gpt2()->set_n_layer(3);
+  World other(3, 1, TestUse::kTrain, config);
+  Fill(other, 9);
+  const std::vector<std::string> patterns = {"transformer[.]h[.][01][.].*",
+                                             ".*[.]wpe[.].*"};
+  ASSERT_TRUE(
+      Load(other, Step(4), {.weights_only = true, .parameters = patterns})
+          .ok());
+  for (int rank = 0; rank < 3; ++rank) {
+    ShardWriter shards = other.Shards(rank);
+    for (const HeldRange& held : shards.Held()) {
+      const std::string& name = held.parameter->name;
+      const bool loaded = absl::StartsWith(name, "transformer.h.0.") ||
+                          absl::StartsWith(name, "transformer.h.1.") ||
+                          name == "transformer.wpe.weight";
+      std::vector<float> values(held.elements);
+      ASSERT_TRUE(
+          shards.Read(held, 0, absl::MakeSpan(values), ShardKind::kMaster)
+              .ok());
+      for (int64_t i = 0; i < held.elements; ++i) {
+        ASSERT_EQ(values[i], Value(loaded ? 4 : 9, ShardKind::kMaster,
+                                   *held.parameter, held.begin + i))
+            << name;
+      }
+    }
+  }
+  const auto refused = [&](const std::string& pattern,
+                           const std::string& message) {
+    const absl::Status status =
+        Load(other, Step(4), {.weights_only = true, .parameters = {pattern}});
+    EXPECT_TRUE(absl::StrContains(status.message(), message)) << status;
+  };
+  refused("wte", "\"wte\", which matches no parameter; a whole name");
+  refused("(", "which is no regular expression");
+  refused(".*wte.*", "of shape [13, 12], but the model's is [14");
+  refused(".*h[.]2[.].*", "no parameter transformer.h.2.");
+}
+
+// Each region of each file: flipped, cut off, missing, of another step.
+TEST_F(CheckpointTest, NoDamageIsLoaded) {
+  World run(3);
+  for (int64_t step : {1, 2}) {
+    Fill(run, step);
+    ASSERT_TRUE(Save(run, folder_, step).ok());
+  }
+  World loaded(1);
+  int cases = 0;
+  const auto expect_named = [&](const std::string& name,
+                                const std::string& what) {
+    SCOPED_TRACE(absl::StrCat(name, ": ", what));
+    ++cases;
+    const auto damaged = LoadCheckpoint(Step(2), loaded.Rank(0));
+    EXPECT_EQ(damaged.status().code(), absl::StatusCode::kDataLoss);
+    EXPECT_TRUE(absl::StrContains(damaged.status().message(), name))
+        << damaged.status();
+    const auto newest = LoadNewestCheckpoint(folder_, loaded.Rank(0), nullptr);
+    ASSERT_TRUE(newest.ok()) << newest.status();
+    ASSERT_TRUE(newest->has_value());
+    EXPECT_EQ((*newest)->step(), 1);
+  };
+  for (const std::string& name : Names(Step(2))) {
+    const std::string path = absl::StrCat(Step(2), "/", name);
+    const std::string whole = *ReadWholeFile(path);
+    const int64_t size = static_cast<int64_t>(whole.size());
+    const auto with = [&](const std::string& text, const std::string& what) {
+      std::ofstream(path, std::ios::binary) << text;
+      expect_named(name, what);
+    };
+    std::set<int64_t> places = {0, 7, 8, size - 1};
+    for (int64_t i = 1; i < 24; ++i) places.insert(i * (size - 1) / 24);
+    for (int64_t at : places) {
+      std::string text = whole;
+      text[at] = static_cast<char>(text[at] ^ 0x04);
+      with(text, absl::StrCat("byte ", at, " of ", size));
+    }
+    for (int64_t left : {int64_t{0}, int64_t{7}, size / 2, size - 1})
+      with(whole.substr(0, left), absl::StrCat("cut off at ", left));
+    with(whole + "x", "a byte more");
+    const std::string other = *ReadWholeFile(absl::StrCat(Step(1), "/", name));
+    ASSERT_NE(other, whole);
+    with(other, "of another step");
+    fs::remove(path);
+    if (name != kManifestName) expect_named(name, "missing");
+    std::ofstream(path, std::ios::binary) << whole;
+    ASSERT_TRUE(LoadCheckpoint(Step(2), loaded.Rank(0)).ok());
+  }
+  EXPECT_GT(cases, 100);
+  // A whole folder under another name.
+  fs::rename(Step(1), Step(3));
+  const auto renamed = LoadCheckpoint(Step(3), loaded.Rank(0));
+  EXPECT_TRUE(absl::StrContains(renamed.status().message(), "it is of step 1"))
+      << renamed.status();
+  // Without a manifest: incomplete.
+  fs::create_directories(Step(4));
+  EXPECT_EQ(ListIncomplete(folder_), std::vector<std::string>{Step(4)});
+  const auto newest = LoadNewestCheckpoint(folder_, loaded.Rank(0), nullptr);
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  EXPECT_EQ((*newest)->step(), 2);
 }
 
 TEST_F(CheckpointTest, ManifestsAreChecked) {
@@ -524,7 +736,7 @@ TEST_F(CheckpointTest, ManifestsAreChecked) {
   const auto piece = [](CheckpointManifest& manifest) {
     return manifest.mutable_tensors(0)->mutable_pieces(0);
   };
-  refused("its version is 2", [](auto& m) { m.set_version(2); });
+  refused("its version is 1", [](auto& m) { m.set_version(1); });
   refused("chunk_bytes is 0", [](auto& m) { m.set_chunk_bytes(0); });
   refused("unknown dtype F31",
           [](auto& m) { m.mutable_tensors(0)->set_dtype("F31"); });

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -31,6 +33,36 @@ absl::Status Damaged(absl::string_view path, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(path, ": ", what));
 }
 
+// N of "step_N".
+std::optional<int64_t> StepOfName(absl::string_view name) {
+  int64_t step = 0;
+  if (!absl::ConsumePrefix(&name, kPrefix) ||
+      name.find_first_not_of("0123456789") != absl::string_view::npos ||
+      !absl::SimpleAtoi(name, &step))
+    return std::nullopt;
+  return step;
+}
+
+// Folders step_N with or without a manifest, newest first.
+std::vector<CheckpointFolder> ListSteps(const std::string& folder,
+                                        bool complete) {
+  std::vector<CheckpointFolder> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const auto step = StepOfName(entry.path().filename().string());
+    std::error_code ignored;
+    if (!step.has_value() ||
+        fs::exists(entry.path() / kManifestName, ignored) != complete)
+      continue;
+    found.push_back({*step, entry.path().string()});
+  }
+  std::sort(found.begin(), found.end(),
+            [](const CheckpointFolder& a, const CheckpointFolder& b) {
+              return a.step > b.step;
+            });
+  return found;
+}
+
 }  // namespace
 
 absl::Status WriteManifest(const std::string& path,
@@ -47,7 +79,12 @@ absl::Status WriteManifest(const std::string& path,
 absl::StatusOr<CheckpointManifest> ReadManifestFile(const std::string& path) {
   const absl::StatusOr<std::string> file = ReadWholeFile(path);
   if (!file.ok()) return absl::DataLossError(file.status().message());
-  const absl::string_view text = *file;
+  return ParseManifest(path, *file);
+}
+
+absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& path,
+                                                 const std::string& file) {
+  const absl::string_view text = file;
   const size_t end = text.rfind(kChecksum);
   if (end == absl::string_view::npos)
     return Damaged(path, "the checksum at its end is missing");
@@ -58,7 +95,7 @@ absl::StatusOr<CheckpointManifest> ReadManifestFile(const std::string& path) {
   // A newer version may have fields that this one does not know; it is named
   // below.
   parser.AllowUnknownField(true);
-  if (!parser.ParseFromString(*file, &manifest))
+  if (!parser.ParseFromString(file, &manifest))
     return Damaged(path, "it cannot be parsed");
   if (manifest.version() != kManifestVersion) {
     return Damaged(
@@ -126,6 +163,12 @@ absl::StatusOr<CheckpointManifest> ReadCheckpointManifest(
     const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/", kManifestName);
   SG_ASSIGN_OR_RETURN(CheckpointManifest manifest, ReadManifestFile(path));
+  const std::optional<int64_t> step =
+      StepOfName(fs::path(folder).filename().string());
+  if (step.has_value() && *step != manifest.step()) {
+    return Damaged(path, absl::StrCat("it is of step ", manifest.step(),
+                                      ": the checkpoint of another step"));
+  }
   for (const CheckpointFile& file : manifest.files()) {
     const std::string name = absl::StrCat(folder, "/", file.name());
     std::error_code error;
@@ -150,26 +193,14 @@ std::string CheckpointName(int64_t step) {
 }
 
 std::vector<CheckpointFolder> ListCheckpoints(const std::string& folder) {
-  std::vector<CheckpointFolder> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    absl::string_view digits = name;
-    CheckpointFolder checkpoint;
-    if (!absl::ConsumePrefix(&digits, kPrefix) ||
-        digits.find_first_not_of("0123456789") != absl::string_view::npos ||
-        !absl::SimpleAtoi(digits, &checkpoint.step))
-      continue;
-    std::error_code ignored;
-    if (!fs::exists(entry.path() / kManifestName, ignored)) continue;
-    checkpoint.path = entry.path().string();
-    found.push_back(std::move(checkpoint));
-  }
-  std::sort(found.begin(), found.end(),
-            [](const CheckpointFolder& a, const CheckpointFolder& b) {
-              return a.step > b.step;
-            });
-  return found;
+  return ListSteps(folder, /*complete=*/true);
+}
+
+std::vector<std::string> ListIncomplete(const std::string& folder) {
+  std::vector<std::string> paths;
+  for (CheckpointFolder& found : ListSteps(folder, /*complete=*/false))
+    paths.push_back(std::move(found.path));
+  return paths;
 }
 
 absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path) {

@@ -19,7 +19,7 @@
 
 namespace shardgraph {
 
-inline constexpr int kManifestVersion = 1;
+inline constexpr int kManifestVersion = 2;
 inline constexpr char kManifestName[] = "manifest.textproto";
 
 // Replaces the file PATH with the message and its checksum.
@@ -31,10 +31,14 @@ absl::Status WriteManifest(const std::string& path,
 absl::StatusOr<CheckpointManifest> ReadManifestFile(const std::string& path);
 
 // Reads the manifest of the checkpoint `folder` and checks that its files are
-// there with their sizes and that the pieces cover the tensors. DataLoss names
-// what is not so.
+// there with their sizes, that the pieces cover the tensors and that a folder
+// named step_N is of step N. DataLoss names what is not so.
 absl::StatusOr<CheckpointManifest> ReadCheckpointManifest(
     const std::string& folder);
+
+// What ReadManifestFile does with the text of the file `path`.
+absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& path,
+                                                 const std::string& text);
 
 // Every element of every tensor is in one piece, by count; boxes lie inside.
 absl::Status CheckPieces(const CheckpointManifest& manifest);
@@ -52,6 +56,9 @@ struct CheckpointFolder {
 // Folders named step_N with a manifest, newest first. Empty when the folder
 // does not exist.
 std::vector<CheckpointFolder> ListCheckpoints(const std::string& folder);
+
+// Folders named step_N without a manifest, newest first.
+std::vector<std::string> ListIncomplete(const std::string& folder);
 
 // The checkpoint that a user means by `path`: a checkpoint, or the newest one
 // of a folder of checkpoints or of a run directory. NotFound says what was

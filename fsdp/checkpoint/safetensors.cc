@@ -286,6 +286,16 @@ SafetensorsFile::~SafetensorsFile() {
   if (map_ != nullptr) munmap(const_cast<char*>(map_), map_bytes_);
 }
 
+void SafetensorsFile::Release(const SafetensorsEntry& entry) const {
+  // Whole pages inside the tensor; its neighbours may be in use.
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  const int64_t start = data_ - map_;
+  const int64_t begin = (start + entry.begin + page - 1) / page * page;
+  const int64_t end = (start + entry.end) / page * page;
+  if (begin < end)
+    madvise(const_cast<char*>(map_) + begin, end - begin, MADV_DONTNEED);
+}
+
 const SafetensorsEntry* SafetensorsFile::Find(absl::string_view name) const {
   const auto it = index_.find(std::string(name));
   return it == index_.end() ? nullptr : &entries_[it->second];
@@ -367,9 +377,9 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
   }
   SG_ASSIGN_OR_RETURN(writer->file_, DurableFile::Create(path));
   const uint64_t header_bytes = text.size();
-  SG_RETURN_IF_ERROR(writer->file_->Append(
-      absl::string_view(reinterpret_cast<const char*>(&header_bytes), 8)));
-  SG_RETURN_IF_ERROR(writer->file_->Append(text));
+  writer->header_ = absl::StrCat(
+      absl::string_view(reinterpret_cast<const char*>(&header_bytes), 8), text);
+  SG_RETURN_IF_ERROR(writer->file_->Append(writer->header_));
   return writer;
 }
 

@@ -57,6 +57,13 @@ class SafetensorsFile {
   absl::string_view Data(const SafetensorsEntry& entry) const {
     return absl::string_view(data_ + entry.begin, entry.end - entry.begin);
   }
+  // What stands before the data.
+  absl::string_view Header() const {
+    return absl::string_view(map_, data_ - map_);
+  }
+  // Gives back the memory that holds the tensor's bytes; they are read from the
+  // file again when they are looked at.
+  void Release(const SafetensorsEntry& entry) const;
 
  private:
   SafetensorsFile() = default;
@@ -99,6 +106,8 @@ class SafetensorsWriter {
   // In the order in which their data is to be appended: larger dtypes first,
   // so that every tensor is aligned, then by name.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+  // What stands before the data.
+  const std::string& header() const { return header_; }
   absl::Status Append(absl::string_view data);
   // All data has been appended. Errors name the file and the reason.
   absl::Status Close();
@@ -108,6 +117,7 @@ class SafetensorsWriter {
 
   std::unique_ptr<DurableFile> file_;
   std::vector<SafetensorsEntry> entries_;
+  std::string header_;
   int64_t remaining_ = 0;
 };
 

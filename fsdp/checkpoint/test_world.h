@@ -72,6 +72,7 @@ struct TestWorld {
     std::vector<int64_t> bytes;
     const auto add = [&](int64_t n) {
       bytes.push_back(n);
+      plan->plan.graph.buffers.emplace_back().bytes = n;
       return static_cast<BufferId>(bytes.size() - 1);
     };
     plan->state = add(sizeof(StepState));
@@ -86,6 +87,8 @@ struct TestWorld {
       }
       plan->units.push_back(buffers);
     }
+    if (config.checkpoint().asynchronous())
+      plan->snapshot_bytes = plan->SnapshotBytes();
     for (HostExecutor& executor : executors) {
       for (int64_t n : bytes) executor.buffers.emplace_back(n, '\x5a');
       const StepState state;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "fsdp/checkpoint/manifest.h"
@@ -55,10 +56,10 @@ std::vector<std::vector<size_t>> SplitIntoFiles(
   return files;
 }
 
-// Writes one file of some of the tensors. `wrote(tensor, bytes)` sees each
-// tensor's data as it goes by.
+// Writes one file of some of the tensors; what stands before its data.
+// `wrote(tensor, bytes)` sees each tensor's data as it goes by.
 template <typename WroteFunction>
-absl::Status WriteFile(WeightSource& source, const std::vector<size_t>& numbers,
+absl::StatusOr<std::string> WriteFile(WeightSource& source, const std::vector<size_t>& numbers,
                        const std::string& path,
                        std::map<std::string, std::string> metadata,
                        const WroteFunction& wrote) {
@@ -78,7 +79,8 @@ absl::Status WriteFile(WeightSource& source, const std::vector<size_t>& numbers,
       return writer->Append(bytes);
     }));
   }
-  return writer->Close();
+  SG_RETURN_IF_ERROR(writer->Close());
+  return writer->header();
 }
 
 absl::Status FileError(absl::string_view what, const std::string& path,
@@ -121,7 +123,8 @@ absl::Status WriteHuggingFaceWeights(WeightSource& source,
                                             f + 1, files.size());
     SG_RETURN_IF_ERROR(
         WriteFile(source, files[f], absl::StrCat(folder, "/", name),
-                  {{"format", "pt"}}, [](size_t, absl::string_view) {}));
+                  {{"format", "pt"}}, [](size_t, absl::string_view) {})
+            .status());
     for (const size_t i : files[f]) {
       weight_map[tensors[i].name] = name;
       parameters += NumElements(tensors[i].shape);
@@ -185,18 +188,22 @@ absl::Status WriteWeightsCheckpoint(
           std::vector<int64_t>(tensor.shape.size(), 0);
       manifest.mutable_tensors(i)->mutable_pieces(0)->set_file(f);
     }
-    SG_RETURN_IF_ERROR(WriteFile(
-        source, files[f], file,
-        {{"DCP_SHARDING_INFO", JsonText(offsets)},
-         {"DCP_VERSION", "1.0"},
-         {"format", "pt"}},
-        [&](size_t number, absl::string_view bytes) {
-          manifest.mutable_tensors(number)->mutable_pieces(0)->add_crc32c(
-              Crc32c(bytes));
-        }));
+    SG_ASSIGN_OR_RETURN(
+        const std::string header,
+        WriteFile(source, files[f], file,
+                  {{"DCP_SHARDING_INFO", JsonText(offsets)},
+                   {"DCP_VERSION", "1.0"},
+                   {"format", "pt"}},
+                  [&](size_t number, absl::string_view bytes) {
+                    manifest.mutable_tensors(number)
+                        ->mutable_pieces(0)
+                        ->add_crc32c(Crc32c(bytes));
+                  }));
     CheckpointFile* listed = manifest.add_files();
     listed->set_name(name);
     listed->set_bytes(static_cast<int64_t>(fs::file_size(file, error)));
+    listed->set_header_bytes(static_cast<int64_t>(header.size()));
+    listed->set_header_crc32c(Crc32c(header));
     if (error) return FileError("read", file, error);
   }
   SG_RETURN_IF_ERROR(CheckPieces(manifest));

@@ -154,6 +154,31 @@ absl::Status ValidateShard(const ShardSpec& spec, int world_size) {
       absl::StrCat("at least shard.prefetch + 1 = ", spec.prefetch() + 1));
 }
 
+absl::Status ValidateCheckpoint(const CheckpointSpec& spec) {
+  SG_RETURN_IF_ERROR(Require(spec.every() >= 0, "checkpoint.every",
+                             spec.every(), "0 or more steps"));
+  SG_RETURN_IF_ERROR(Require(spec.keep_last() >= 0, "checkpoint.keep_last",
+                             spec.keep_last(), "0 (all) or more"));
+  SG_RETURN_IF_ERROR(Require(spec.keep_every() >= 0, "checkpoint.keep_every",
+                             spec.keep_every(), "0 (none) or more steps"));
+  SG_RETURN_IF_ERROR(Require(spec.timeout_seconds() > 0,
+                             "checkpoint.timeout_seconds",
+                             spec.timeout_seconds(), "more than 0"));
+  SG_RETURN_IF_ERROR(Require(spec.stall_seconds() > 0,
+                             "checkpoint.stall_seconds", spec.stall_seconds(),
+                             "more than 0"));
+  SG_RETURN_IF_ERROR(
+      Require(spec.write_mb_per_second() >= 0, "checkpoint.write_mb_per_second",
+              spec.write_mb_per_second(), "0 (no limit) or more"));
+  if (spec.initialize_parameters_size() > 0 && spec.initialize_from().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "checkpoint.initialize_parameters is \"", spec.initialize_parameters(0),
+        "\", but checkpoint.initialize_from is empty; give a checkpoint to "
+        "take them from"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateRun(const RunSpec& spec) {
   SG_RETURN_IF_ERROR(
       Require(spec.steps() >= 0, "run.steps", spec.steps(), "0 or more"));
@@ -309,8 +334,13 @@ void ResolveTrainConfig(int64_t max_positions, int world_size,
     data->set_micro_batch_size(std::max<int64_t>(
         1, (data->batch_size() + world_size - 1) / std::max(1, world_size)));
   }
-  set_default(config->mutable_checkpoint(), &CheckpointSpec::has_keep_last,
+  CheckpointSpec* checkpoint = config->mutable_checkpoint();
+  set_default(checkpoint, &CheckpointSpec::has_keep_last,
               &CheckpointSpec::set_keep_last, 2);
+  set_default(checkpoint, &CheckpointSpec::has_asynchronous,
+              &CheckpointSpec::set_asynchronous, true);
+  if (checkpoint->timeout_seconds() == 0) checkpoint->set_timeout_seconds(1800);
+  if (checkpoint->stall_seconds() == 0) checkpoint->set_stall_seconds(60);
 
   RunSpec* run = config->mutable_run();
   if (!run->has_device()) run->set_device("auto");
@@ -321,8 +351,6 @@ void ResolveTrainConfig(int64_t max_positions, int world_size,
   if (run->timeout_seconds() == 0) run->set_timeout_seconds(100);
   if (run->startup_timeout_seconds() == 0)
     run->set_startup_timeout_seconds(300);
-  if (config->checkpoint().timeout_seconds() == 0)
-    config->mutable_checkpoint()->set_timeout_seconds(1800);
 
   ScheduleSpec* schedule = config->mutable_schedule();
   set_default(schedule, &ScheduleSpec::has_final_fraction,
@@ -344,15 +372,7 @@ absl::Status ValidateTrainConfig(const TrainConfig& config,
   SG_RETURN_IF_ERROR(ValidateOptimizer(config.optimizer()));
   SG_RETURN_IF_ERROR(ValidateSchedule(config.schedule()));
   SG_RETURN_IF_ERROR(ValidateData(config.data(), max_positions, world_size));
-  SG_RETURN_IF_ERROR(Require(config.checkpoint().every() >= 0,
-                             "checkpoint.every", config.checkpoint().every(),
-                             "0 or more steps"));
-  SG_RETURN_IF_ERROR(
-      Require(config.checkpoint().keep_last() >= 0, "checkpoint.keep_last",
-              config.checkpoint().keep_last(), "0 (all) or more"));
-  SG_RETURN_IF_ERROR(Require(
-      config.checkpoint().timeout_seconds() > 0, "checkpoint.timeout_seconds",
-      config.checkpoint().timeout_seconds(), "more than 0"));
+  SG_RETURN_IF_ERROR(ValidateCheckpoint(config.checkpoint()));
   SG_RETURN_IF_ERROR(Require(config.evaluation().every() >= 0,
                              "evaluation.every", config.evaluation().every(),
                              "0 or more steps"));

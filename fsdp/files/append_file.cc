@@ -28,12 +28,19 @@ absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(
 }
 
 absl::Status AppendFile::Append(absl::string_view record) {
+  const size_t size = record.size();
   while (!record.empty()) {
     const ssize_t written = write(file_, record.data(), record.size());
     if (written < 0) {
       if (errno == EINTR) continue;
+      const int error = errno;
+      // No part of a record stays.
+      const off_t end = lseek(file_, 0, SEEK_END);
+      const off_t begun = static_cast<off_t>(size - record.size());
+      const bool cut = begun == 0 || ftruncate(file_, end - begun) == 0;
       return absl::UnavailableError(
-          absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
+          absl::StrCat("cannot write ", path_, ": ", std::strerror(error),
+                       cut ? "" : ", and half a record stays in it"));
     }
     record.remove_prefix(written);
   }

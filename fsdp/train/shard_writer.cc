@@ -14,7 +14,7 @@ constexpr int64_t kChunk = 1 << 20;  // elements on the host at a time
 
 }  // namespace
 
-BufferId ShardWriter::BufferOf(int unit, ShardKind kind) const {
+BufferId ShardReader::BufferOf(int unit, ShardKind kind) const {
   const UnitBuffers& buffers = plan_.units[unit];
   switch (kind) {
     case ShardKind::kMaster:
@@ -27,7 +27,7 @@ BufferId ShardWriter::BufferOf(int unit, ShardKind kind) const {
   return kNone;
 }
 
-std::vector<HeldRange> ShardWriter::Held() const {
+std::vector<HeldRange> ShardReader::Held() const {
   std::vector<HeldRange> held;
   for (size_t u = 0; u < plan_.layout.units().size(); ++u) {
     const FlatParameter& flat = plan_.layout.units()[u].flat;
@@ -67,7 +67,7 @@ absl::Status ShardWriter::Write(const HeldRange& range, int64_t begin,
                                rounded.size() * 2);
 }
 
-absl::Status ShardWriter::Read(const HeldRange& range, int64_t begin,
+absl::Status ShardReader::Read(const HeldRange& range, int64_t begin,
                                absl::Span<float> values, ShardKind kind) {
   SG_CHECK(begin >= 0 &&
            begin + static_cast<int64_t>(values.size()) <= range.elements)
@@ -75,16 +75,16 @@ absl::Status ShardWriter::Read(const HeldRange& range, int64_t begin,
   const int64_t at = range.shard_begin + begin;
   const BufferId buffer = BufferOf(range.unit, kind);
   if (buffer != kNone) {
-    return executor_.ReadBuffer(buffer, at * SizeOf(DType::kF32), values.data(),
-                                values.size() * SizeOf(DType::kF32));
+    return source_.ReadBuffer(buffer, at * SizeOf(DType::kF32), values.data(),
+                              values.size() * SizeOf(DType::kF32));
   }
   const BufferId compute = plan_.units[range.unit].compute;
   SG_CHECK(kind == ShardKind::kMaster && compute != kNone &&
            SizeOf(plan_.compute) == 2)
       << "the plan does not keep that shard";
   std::vector<uint16_t> rounded(values.size());
-  SG_RETURN_IF_ERROR(executor_.ReadBuffer(compute, at * 2, rounded.data(),
-                                          rounded.size() * 2));
+  SG_RETURN_IF_ERROR(
+      source_.ReadBuffer(compute, at * 2, rounded.data(), rounded.size() * 2));
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = plan_.compute == DType::kBF16
                     ? float{std::bit_cast<BFloat16>(rounded[i])}

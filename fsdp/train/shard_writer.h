@@ -1,5 +1,5 @@
-// ShardWriter: puts values of whole parameters into this rank's shards, and
-// reads them back.
+// ShardReader and ShardWriter: values of whole parameters out of this rank's
+// shards, or a copy of them, and into them.
 #ifndef FSDP_TRAIN_SHARD_WRITER_H_
 #define FSDP_TRAIN_SHARD_WRITER_H_
 
@@ -27,24 +27,40 @@ struct HeldRange {
 // Which of a unit's persistent shards.
 enum class ShardKind { kMaster, kExpAvg, kExpAvgSq };
 
-class ShardWriter {
+class ShardReader {
  public:
-  // `shard`: this rank's index in its shard group. Both outlive the writer.
-  ShardWriter(const TrainingPlan& plan, int shard, Executor& executor)
-      : plan_(plan), shard_(shard), executor_(executor) {}
+  // `shard`: this rank's index in its shard group. All outlive the reader.
+  ShardReader(const TrainingPlan& plan, int shard, BufferReader& source)
+      : plan_(plan), shard_(shard), source_(source) {}
 
   // Everything this rank holds, in the order of units and members.
   std::vector<HeldRange> Held() const;
+  // Reads `values.size()` elements from element `begin` of the range; kMaster,
+  // where there is none, from the compute copy.
+  absl::Status Read(const HeldRange& range, int64_t begin,
+                    absl::Span<float> values, ShardKind kind);
+
+ protected:
+  BufferId BufferOf(int unit, ShardKind kind) const;
+
+  const TrainingPlan& plan_;
+
+ private:
+  const int shard_;
+  BufferReader& source_;
+};
+
+class ShardWriter : public ShardReader {
+ public:
+  // Both outlive the writer.
+  ShardWriter(const TrainingPlan& plan, int shard, Executor& executor)
+      : ShardReader(plan, shard, executor), executor_(executor) {}
 
   // Writes values[i] to element begin + i of the range; kMaster also writes the
   // compute copy, rounded (but see GatherParameters). Buffers that the plan
   // does not have are skipped (a plan without training has no master in BF16).
   absl::Status Write(const HeldRange& range, int64_t begin,
                      absl::Span<const float> values, ShardKind kind);
-  // Reads back `values.size()` elements from element `begin` of the range;
-  // kMaster, where there is none, from the compute copy.
-  absl::Status Read(const HeldRange& range, int64_t begin,
-                    absl::Span<float> values, ShardKind kind);
 
   // Fills every range piece by piece with `fill(parameter, first element,
   // values)`; holds at most a few MiB.
@@ -55,10 +71,6 @@ class ShardWriter {
           fill);
 
  private:
-  BufferId BufferOf(int unit, ShardKind kind) const;
-
-  const TrainingPlan& plan_;
-  const int shard_;
   Executor& executor_;
 };
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -162,14 +163,29 @@ absl::StatusOr<EvaluationMetrics> Trainer::Evaluate(int64_t step,
   return metrics;
 }
 
+template <typename Metrics>
+void Trainer::Report(const Metrics& metrics) {
+  for (MetricsSink* sink : options_.metrics) {
+    const absl::Status written = sink->Write(metrics);
+    if (written.ok() || !failed_sinks_.insert(sink).second) continue;
+    std::fprintf(stderr,
+                 "metrics of step %lld are missing: %s; training goes on, this "
+                 "is said once\n",
+                 static_cast<long long>(metrics.step),
+                 std::string(written.message()).c_str());
+    std::fflush(stderr);
+  }
+}
+
 absl::StatusOr<int64_t> Trainer::Train(int64_t first_step) {
   const TrainConfig& config = *options_.config;
   const int64_t steps = config.run().steps();
   const absl::Duration usual = absl::Seconds(config.run().timeout_seconds());
   const absl::Duration startup =
       absl::Seconds(config.run().startup_timeout_seconds());
+  // A save may wait for the one before it.
   const absl::Duration saving =
-      absl::Seconds(config.checkpoint().timeout_seconds());
+      absl::Seconds(2 * config.checkpoint().timeout_seconds());
   const auto watch = [this](const char* what, int64_t step,
                             absl::Duration timeout) {
     return Watchdog::Watch(options_.watchdog, what, step,
@@ -188,8 +204,7 @@ absl::StatusOr<int64_t> Trainer::Train(int64_t first_step) {
       SG_RETURN_IF_ERROR(AtStep(options_.end_step(step), step));
     if (step == first_step && options_.warmed_up != nullptr)
       options_.warmed_up();
-    for (MetricsSink* sink : options_.metrics)
-      SG_RETURN_IF_ERROR(sink->Write(*metrics));
+    Report(*metrics);
 
     const bool last = done == steps;
     bool stop = false;
@@ -207,14 +222,13 @@ absl::StatusOr<int64_t> Trainer::Train(int64_t first_step) {
                                    : options_.validation_sequences);
       }();
       if (!evaluation.ok()) return AtStep(evaluation.status(), step);
-      for (MetricsSink* sink : options_.metrics)
-        SG_RETURN_IF_ERROR(sink->Write(*evaluation));
+      Report(*evaluation);
     }
     const int64_t save_every = config.checkpoint().every();
     if (options_.save != nullptr &&
         (last || stop || (save_every > 0 && done % save_every == 0))) {
       const auto watched = watch("saving after step", done, saving);
-      SG_RETURN_IF_ERROR(AtStep(options_.save(done), step));
+      SG_RETURN_IF_ERROR(AtStep(options_.save(done, last || stop), step));
     }
     if (stop) return done;
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,9 +39,9 @@ struct TrainerOptions {
   // nothing.
   std::function<void(int64_t step)> begin_step;
   std::function<absl::Status(int64_t step)> end_step;
-  // Collective: a checkpoint after `step` steps, returned from when all ranks
-  // have done their part; null: none.
-  std::function<absl::Status(int64_t step)> save;
+  // Collective: a checkpoint after `step` steps; with `last` it is on the disk
+  // when this returns. Null: none.
+  std::function<absl::Status(int64_t step, bool last)> save;
   // After the first step, which may take longer than the others; may be null.
   std::function<void()> warmed_up;
   // Collective, after each step: whether all ranks save and stop now; null:
@@ -68,6 +69,9 @@ class Trainer {
   // Before the first phase that reads parameters.
   absl::Status Begin();
   absl::Status WriteBatch(const Batch& batch);
+  // To all sinks. What cannot be written (a full disk) does not end the run.
+  template <typename Metrics>
+  void Report(const Metrics& metrics);
   template <typename T>
   absl::Status WriteState(int64_t offset, const T& value);
 
@@ -79,6 +83,7 @@ class Trainer {
   bool begun_ = false;
   double model_flops_ = 0;  // of one step, all ranks
   Batch batch_, next_;
+  std::set<MetricsSink*> failed_sinks_;
 };
 
 }  // namespace shardgraph

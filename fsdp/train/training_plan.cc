@@ -56,6 +56,25 @@ int64_t MicroBatches(const DataSpec& data, int world_size) {
   return (data.batch_size() + run - 1) / run;
 }
 
+std::vector<BufferId> TrainingPlan::SavedBuffers() const {
+  std::vector<BufferId> saved = {state};
+  for (const UnitBuffers& unit : units) {
+    saved.push_back(unit.master != kNone ? unit.master : unit.compute);
+    if (unit.exp_avg != kNone) saved.push_back(unit.exp_avg);
+    if (unit.exp_avg_sq != kNone) saved.push_back(unit.exp_avg_sq);
+  }
+  return saved;
+}
+
+int64_t TrainingPlan::SnapshotBytes() const {
+  int64_t sum = 0;
+  for (BufferId id : SavedBuffers()) {
+    sum += (plan.graph.buffers[id].bytes + kSnapshotAlignment - 1) /
+           kSnapshotAlignment * kSnapshotAlignment;
+  }
+  return sum;
+}
+
 absl::StatusOr<std::unique_ptr<TrainingPlan>> MakeTrainingPlan(
     const PlanRequest& request) {
   const TrainConfig& config = *request.config;
@@ -93,6 +112,8 @@ absl::StatusOr<std::unique_ptr<TrainingPlan>> MakeTrainingPlan(
   // The config was checked: what the passes refuse is our fault.
   SG_RETURN_IF_ERROR(AsInternal(
       Passes(request, unfused, std::move(graph.graph), &result->plan)));
+  if (request.train && config.checkpoint().asynchronous())
+    result->snapshot_bytes = result->SnapshotBytes();
   return result;
 }
 

@@ -39,6 +39,15 @@ struct TrainingPlan {
   DType compute = DType::kBF16;
   BufferId state = kNone;
   StepPlan plan;
+
+  // What outlives a step and cannot be made again, each once: StepState,
+  // masters (compute shards where there are none) and moments.
+  std::vector<BufferId> SavedBuffers() const;
+  // Host memory of a copy of them, each rounded up to kSnapshotAlignment bytes.
+  int64_t SnapshotBytes() const;
+  static constexpr int64_t kSnapshotAlignment = 64;
+  // That a rank takes when it trains; 0 when the config asks for no copy.
+  int64_t snapshot_bytes = 0;
 };
 
 // Errors name the config field, its value and the remedy.

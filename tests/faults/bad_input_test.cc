@@ -179,6 +179,18 @@ TEST_F(BadInputTest, Fields) {
       {"unknown target", "run.target=h10", "no target \"h10\"|did you mean"},
       {"timeout", "run.timeout_seconds=-3",
        "run.timeout_seconds is -3|more than 0"},
+      {"kept steps", "checkpoint.keep_every=-1",
+       "checkpoint.keep_every is -1|0 (none) or more"},
+      {"stall", "checkpoint.stall_seconds=-1",
+       "checkpoint.stall_seconds is -1|more than 0"},
+      {"write rate", "checkpoint.write_mb_per_second=-2",
+       "checkpoint.write_mb_per_second is -2|0 (no limit) or more"},
+      {"parameters from nowhere", "checkpoint.initialize_parameters=.*",
+       "checkpoint.initialize_parameters is \".*\"|"
+       "checkpoint.initialize_from is empty"},
+      {"parameters of what is no checkpoint",
+       "checkpoint.initialize_parameters=.*|checkpoint.initialize_from=$D",
+       "checkpoint.initialize_parameters is \".*\"|$D is no checkpoint"},
       {"no units match", "shard.wrap_policy=BY_NAME|shard.wrap_pattern=(",
        "shard.wrap_pattern|("},
   });

@@ -6,9 +6,11 @@
 // or lets it go on badly:
 //   stall                       a kernel of the forward pass never returns
 //   refuse                      one says that its operands are wrong
+//   fsync                       the disk does not answer
 // Without the variable it is `train`.
 
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -155,8 +157,14 @@ void PutIn(Fault* fault, const StepPlan& plan, ExecutorOptions* options) {
   };
 }
 
-int Main(int argc, char** argv) {
+// Of the process; also for fsync.
+Fault& TheFault() {
   static Fault fault;
+  return fault;
+}
+
+int Main(int argc, char** argv) {
+  Fault& fault = TheFault();
   const char* text = std::getenv("SHARDGRAPH_FAULT");
   if (text == nullptr) return TrainMain(argc, argv);
   const std::vector<std::string> fields = absl::StrSplit(text, ' ');
@@ -166,11 +174,27 @@ int Main(int argc, char** argv) {
   SG_CHECK(absl::SimpleAtoi(fields[2], &fault.count)) << text;
   return TrainMain(argc, argv,
                    [](const StepPlan& plan, ExecutorOptions* options) {
-                     PutIn(&fault, plan, options);
+                     PutIn(&TheFault(), plan, options);
                    });
 }
 
 }  // namespace
+
+bool DiskAnswers() {
+  Fault& fault = TheFault();
+  const char* rank = std::getenv("RANK");
+  return fault.place != "fsync" || rank == nullptr ||
+         std::to_string(fault.rank) != rank || !fault.Strikes();
+}
+
 }  // namespace shardgraph
+
+// In place of the C library's.
+extern "C" int fsync(int file) {
+  if (!shardgraph::DiskAnswers()) {
+    for (;;) pause();
+  }
+  return static_cast<int>(syscall(SYS_fsync, file));
+}
 
 int main(int argc, char** argv) { return shardgraph::Main(argc, argv); }

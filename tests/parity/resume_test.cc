@@ -1,6 +1,5 @@
 // A run that goes on from a checkpoint gives what the uninterrupted run gives,
 // at the same world size bit for bit.
-#include <barrier>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -13,6 +12,7 @@
 #include "fsdp/train/shard_writer.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"
+#include "kernels/collective/store.h"
 #include "kernels/status_macros.h"
 #include "kernels/step_state.h"
 #include "tests/harness/training_run.h"
@@ -56,14 +56,11 @@ CheckpointRank RankOf(const TrainConfig& config, const TrainingPlan& plan,
 // Trains all steps and saves after the step kSavedAfter.
 TrainingRunResult RunAndSave(const TrainConfig& config, int world_size,
                              const std::string& folder) {
-  std::barrier<> barrier(world_size);
+  InProcessStore store;
   SaveOptions save;
   save.folder = folder;
   save.step = kSavedAfter;
-  save.barrier = [&barrier] {
-    barrier.arrive_and_wait();
-    return absl::OkStatus();
-  };
+  save.store = &store;
   TrainingRunOptions options;
   options.world_size = world_size;
   options.after_step = [&](int rank, int64_t step, Executor& executor,

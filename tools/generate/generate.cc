@@ -79,7 +79,7 @@ class Generator {
     rank.rank = runtime_.rank();
     rank.world_size = runtime_.world_size();
     SG_RETURN_IF_ERROR(DamageIsWrongInput(
-        LoadCheckpoint(checkpoint, rank, /*weights_only=*/true).status()));
+        LoadCheckpoint(checkpoint, rank, {.weights_only = true}).status()));
     prefill_ = Bind("prefill");
     decode_ = Bind("decode");
     return absl::OkStatus();

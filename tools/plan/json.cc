@@ -31,7 +31,8 @@ Json Units(const PlanReport& report) {
 }
 
 // peak_bytes and lower_bound_bytes are of what lives within a phase:
-// arena_bytes = persistent_bytes + peak_bytes.
+// arena_bytes = persistent_bytes + peak_bytes. snapshot_bytes: host memory
+// beside the arena.
 Json Memory(const PlanReport& report) {
   const MemoryPlan& memory = report.plan->plan.memory;
   Json by_kind = Json::object();
@@ -42,6 +43,7 @@ Json Memory(const PlanReport& report) {
           {"persistent_bytes", memory.persistent_bytes},
           {"peak_bytes", memory.transient_bytes},
           {"lower_bound_bytes", memory.transient_lower_bound},
+          {"snapshot_bytes", report.plan->snapshot_bytes},
           {"by_kind", std::move(by_kind)}};
 }
 

@@ -133,6 +133,13 @@ std::string Memory(const PlanReport& report) {
       "bound %s)\n",
       PrintBytes(memory.persistent_bytes), PrintBytes(memory.transient_bytes),
       PrintBytes(memory.transient_lower_bound));
+  if (report.plan->snapshot_bytes > 0) {
+    absl::StrAppendFormat(
+        &text,
+        "  beside it %s of host memory, for the copy that a checkpoint is "
+        "written from\n",
+        PrintBytes(report.plan->snapshot_bytes));
+  }
   return text;
 }
 

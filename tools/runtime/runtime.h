@@ -18,6 +18,7 @@
 #include "graph/passes.h"
 #include "kernels/backend.h"
 #include "kernels/collective/communicator.h"
+#include "kernels/collective/store.h"
 
 namespace shardgraph {
 
@@ -65,6 +66,9 @@ class Runtime {
   Backend& backend() { return *backend_; }
   // Scratch memory of nodes on it.
   WorkspaceFunction Workspace() const;
+
+  // Of this job and this restart of it.
+  Store& store() { return rendezvous_->store(); }
 
   // Over the control plane; at once in a world of one.
   absl::Status Barrier();

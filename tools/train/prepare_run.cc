@@ -51,6 +51,37 @@ absl::Status MakeWritable(const std::string& directory) {
   return absl::OkStatus();
 }
 
+// Full path of the checkpoint or Hugging Face folder that the starting weights
+// come from, and its model where the config has none.
+absl::Status ResolveInitialWeights(TrainConfig* config) {
+  CheckpointSpec& spec = *config->mutable_checkpoint();
+  if (spec.initialize_from().empty()) return absl::OkStatus();
+  spec.set_initialize_from(UserPath(spec.initialize_from()));
+  const absl::StatusOr<std::string> checkpoint =
+      ResolveCheckpoint(spec.initialize_from());
+  const bool needs_model =
+      config->model().kind_case() == ModelSpec::KIND_NOT_SET;
+  if (checkpoint.ok()) {
+    spec.set_initialize_from(*checkpoint);
+    const absl::StatusOr<CheckpointManifest> manifest =
+        ReadCheckpointManifest(*checkpoint);
+    if (!manifest.ok()) return DamageIsWrongInput(manifest.status());
+    if (needs_model) *config->mutable_model() = manifest->config().model();
+    return absl::OkStatus();
+  }
+  if (spec.initialize_parameters_size() > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "checkpoint.initialize_parameters is \"", spec.initialize_parameters(0),
+        "\", but ", spec.initialize_from(),
+        " is no checkpoint; parameters of a Hugging Face folder can only be "
+        "taken all together"));
+  }
+  if (!needs_model) return absl::OkStatus();
+  SG_ASSIGN_OR_RETURN(*config->mutable_model(),
+                      ReadHuggingFaceConfig(spec.initialize_from()));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TokenData>> OpenHeldOut(const DataSpec& data,
@@ -94,14 +125,7 @@ absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size,
   SG_ASSIGN_OR_RETURN(run.config, LoadConfig(flags.config, flags.overrides));
   TrainConfig& config = run.config;
   if (!flags.device.empty()) config.mutable_run()->set_device(flags.device);
-  CheckpointSpec& checkpoint = *config.mutable_checkpoint();
-  if (!checkpoint.initialize_from().empty()) {
-    checkpoint.set_initialize_from(UserPath(checkpoint.initialize_from()));
-    if (config.model().kind_case() == ModelSpec::KIND_NOT_SET) {
-      SG_ASSIGN_OR_RETURN(*config.mutable_model(),
-                          ReadHuggingFaceConfig(checkpoint.initialize_from()));
-    }
-  }
+  SG_RETURN_IF_ERROR(ResolveInitialWeights(&config));
   SG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                       MakeModel(config.model()));
   run.vocab_size = model->vocab_size();

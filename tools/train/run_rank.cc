@@ -13,7 +13,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/checkpoint_folder.h"
+#include "fsdp/checkpoint/checkpoint_saver.h"
 #include "fsdp/checkpoint/huggingface.h"
+#include "fsdp/checkpoint/manifest.h"
 #include "fsdp/config/text_config.h"
 #include "fsdp/data/batches.h"
 #include "fsdp/files/durable_file.h"
@@ -47,6 +50,9 @@ std::string TextOf(const TrainConfig& config) {
   return text;
 }
 
+// How long a save that runs may take to end when the run has failed.
+constexpr absl::Duration kSaveGrace = absl::Seconds(5);
+
 class RankRun {
  public:
   // `end`: ends the process, for the watchdog.
@@ -57,7 +63,8 @@ class RankRun {
         directory_(run.flags.run_directory),
         usual_(absl::Seconds(config_.run().timeout_seconds())),
         startup_(absl::Seconds(config_.run().startup_timeout_seconds())),
-        saving_(absl::Seconds(config_.checkpoint().timeout_seconds())),
+        saving_(Watchdog::LimitOf(
+            absl::Seconds(config_.checkpoint().timeout_seconds()))),
         runtime_(runtime),
         end_(std::move(end)) {}
 
@@ -97,6 +104,13 @@ class RankRun {
   int stop_signal() const {
     return stop_signal_.has_value() ? stop_signal_->received() : 0;
   }
+  // Ends a save that still runs; ends the process when it does not end.
+  void EndSave(const absl::Status& reason) {
+    if (saver_ == nullptr || saver_->Cancel(kSaveGrace)) return;
+    std::fprintf(stderr, "train: %s\n", std::string(reason.message()).c_str());
+    std::fflush(stderr);
+    end_(reason);
+  }
 
  private:
   int shard() const { return runtime_.rank() % plan_->groups.shard; }
@@ -117,12 +131,13 @@ class RankRun {
                                         PrintPlan(plan_->plan)));
     std::printf(
         "%s: %s parameters in %d units, %d rank%s x %s, plan %s, %.1f MB per "
-        "rank\n",
+        "rank and %.1f MB for copies that are saved\n",
         directory_.c_str(),
         PrintRate(static_cast<double>(plan_->model->numel())).c_str(),
         static_cast<int>(plan_->layout.units().size()), runtime_.world_size(),
         runtime_.world_size() == 1 ? "" : "s", runtime_.DeviceInWords().c_str(),
-        plan_->plan.hash.c_str(), plan_->plan.memory.arena_bytes / 1e6);
+        plan_->plan.hash.c_str(), plan_->plan.memory.arena_bytes / 1e6,
+        plan_->snapshot_bytes / 1e6);
     std::fflush(stdout);
     return absl::OkStatus();
   }
@@ -146,6 +161,12 @@ class RankRun {
     const StepState fresh;
     SG_RETURN_IF_ERROR(
         executor_->WriteBuffer(plan_->state, 0, &fresh, sizeof(fresh)));
+    if (runtime_.rank() == 0) {
+      for (const std::string& line : ClearInterruptedSaves(CheckpointFolder()))
+        std::fprintf(stderr, "%s\n", line.c_str());
+    }
+    // All look at the same checkpoints.
+    SG_RETURN_IF_ERROR(runtime_.Barrier());
     const std::string& resume = run_.flags.resume;
     std::optional<CheckpointManifest> manifest;
     if (resume == "auto") {
@@ -164,15 +185,31 @@ class RankRun {
       Say(absl::StrCat("resumed after step ", manifest->step()));
       return manifest->step();
     }
-    if (!config_.checkpoint().initialize_from().empty()) {
-      SG_RETURN_IF_ERROR(LoadHuggingFaceWeights(
-          config_.checkpoint().initialize_from(), *plan_, shard(), *executor_));
-      Say(absl::StrCat("weights from ",
-                       config_.checkpoint().initialize_from()));
-      return 0;
+    return Initialize();
+  }
+
+  // Starting weights; 0, the first step to run.
+  absl::StatusOr<int64_t> Initialize() {
+    const CheckpointSpec& spec = config_.checkpoint();
+    const std::string& from = spec.initialize_from();
+    const bool checkpoint = ResolveCheckpoint(from).ok();
+    if (from.empty() || checkpoint) {
+      SG_RETURN_IF_ERROR(InitializeParameters(*plan_, config_.run().seed(),
+                                              shard(), *executor_));
     }
-    SG_RETURN_IF_ERROR(InitializeParameters(*plan_, config_.run().seed(),
-                                            shard(), *executor_));
+    if (from.empty()) return 0;
+    if (checkpoint) {
+      LoadOptions options;
+      options.weights_only = true;
+      options.parameters.assign(spec.initialize_parameters().begin(),
+                                spec.initialize_parameters().end());
+      SG_RETURN_IF_ERROR(
+          DamageIsWrongInput(LoadCheckpoint(from, Here(), options).status()));
+    } else {
+      SG_RETURN_IF_ERROR(
+          LoadHuggingFaceWeights(from, *plan_, shard(), *executor_));
+    }
+    Say(absl::StrCat("weights from ", from));
     return 0;
   }
 
@@ -250,11 +287,13 @@ class RankRun {
     if (tracer_ != nullptr) {
       tracer_->StartRun(first_step);
       options.begin_step = [this](int64_t step) { tracer_->BeginStep(step); };
-      options.end_step = [this](int64_t step) {
-        return tracer_->EndStep(step);
-      };
     }
-    options.save = [this](int64_t step) { return Save(step); };
+    options.end_step = [this](int64_t step) {
+      saver_->Look();
+      return tracer_ == nullptr ? absl::OkStatus() : tracer_->EndStep(step);
+    };
+    MakeSaver();
+    options.save = [this](int64_t step, bool last) { return Save(step, last); };
     // The first step may take longer: memory is touched, kernels settle.
     options.warmed_up = [this] { runtime_.SetTimeout(usual_); };
     stop_signal_.emplace();
@@ -278,17 +317,21 @@ class RankRun {
     return Trainer(options).Train(first_step);
   }
 
-  absl::Status Save(int64_t step) {
-    SaveOptions save;
-    save.folder = CheckpointFolder();
-    save.step = step;
-    if (runtime_.world_size() > 1)
-      save.barrier = [this] { return runtime_.Barrier(); };
+  void MakeSaver() {
+    CheckpointSaverOptions options;
+    options.rank = Here();
+    options.folder = CheckpointFolder();
+    if (runtime_.world_size() > 1) {
+      options.store = &runtime_.store();
+      options.max = [this](int64_t mine) { return runtime_.Max(mine); };
+    }
+    saver_ = std::make_unique<CheckpointSaver>(std::move(options));
+  }
+
+  absl::Status Save(int64_t step, bool last) {
+    // Ranks may wait for one whose save before this one still runs.
     runtime_.SetTimeout(saving_);
-    SG_RETURN_IF_ERROR(AsInternal(SaveCheckpoint(Here(), save)));
-    // Rank 0 has more to do than the others: they wait for it here, not in a
-    // collective of the next step.
-    SG_RETURN_IF_ERROR(runtime_.Barrier());
+    SG_RETURN_IF_ERROR(last ? saver_->SaveAndWait(step) : saver_->Save(step));
     runtime_.SetTimeout(usual_);
     return absl::OkStatus();
   }
@@ -310,6 +353,7 @@ class RankRun {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<TokenData> training_, validation_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
+  std::unique_ptr<CheckpointSaver> saver_;
   std::optional<StopSignal> stop_signal_;
 };
 
@@ -335,15 +379,16 @@ absl::Status RunRank(const PreparedRun& run,
     rank.Abort(steps.status());
     if (!IsWrongInput(steps.status()))
       std::fputs(rank.Progress().c_str(), stderr);
+    rank.EndSave(steps.status());
     return steps.status();
   }
   if (*steps >= run.config.run().steps()) return absl::OkStatus();
   const int signal = rank.stop_signal();
-  return absl::AbortedError(absl::StrCat(
+  return absl::CancelledError(absl::StrCat(
       signal == 0 ? "stopped because another rank was asked to"
                   : absl::StrCat("stopped by ", strsignal(signal)),
       " after step ", *steps, " of ", run.config.run().steps(),
-      "; its checkpoint is saved: the same command goes on from there"));
+      "; its checkpoint is saved: the same command goes on from there\n"));
 }
 
 }  // namespace shardgraph

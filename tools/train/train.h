@@ -58,8 +58,9 @@ absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size,
 absl::StatusOr<std::unique_ptr<TokenData>> OpenHeldOut(const DataSpec& data,
                                                        int64_t vocab_size);
 
-// Trains as one rank of the job. Collective. Aborted: a signal asked a rank to
-// stop, the step was finished and a checkpoint saved.
+// Trains as one rank of the job. Collective. Cancelled, with a line for the
+// user: a signal asked a rank to stop, the step was finished and a checkpoint
+// saved.
 absl::Status RunRank(const PreparedRun& run,
                      const LaunchEnvironment& environment);
 

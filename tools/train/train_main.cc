@@ -60,11 +60,11 @@ int TrainMain(int argc, char** argv, TuneExecutor tune_executor) {
   if (run.ok()) run->tune_executor = std::move(tune_executor);
   const absl::Status status =
       run.ok() ? RunRank(*run, *environment) : run.status();
-  if (!status.ok()) {
+  if (!status.ok() && !absl::IsCancelled(status)) {
     WriteErrorFile(environment->error_file, std::string(status.message()),
                    absl::Now())
         .IgnoreError();
-  } else if (environment->rank == 0) {
+  } else if (status.ok() && environment->rank == 0) {
     std::printf("done: %s\n", run->flags.run_directory.c_str());
   }
   return Finish("train", status);
