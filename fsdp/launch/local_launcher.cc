@@ -71,7 +71,9 @@ class LocalJob {
               .message = std::string(status.message())};
     }
     while (AnyRunning()) Step();
-    return Conclude();
+    LaunchResult result = Conclude();
+    result.stopped = stopped_;
+    return result;
   }
 
  private:
@@ -160,6 +162,7 @@ class LocalJob {
     poll(polled, 3, static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1);
     ranks_[0]->PassOn();
     for (int stops = signals_.TakeStops(); stops > 0; --stops) {
+      stopped_ = true;
       SetPhase(phase_ < kTerminated ? kTerminated : kKilled);
     }
     for (const auto& rank : ranks_) {
@@ -257,6 +260,7 @@ class LocalJob {
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::vector<const RankProcess*> failed_;  // by themselves, as they ended
   int phase_ = kRunning;
+  bool stopped_ = false;                      // on request
   absl::Time next_ = absl::InfiniteFuture();  // when the next phase begins
 };
 

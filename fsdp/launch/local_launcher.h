@@ -38,6 +38,8 @@ struct LaunchResult {
   int exit_status = 0;
   // Empty when all is well; else the root cause first, then the other ranks.
   std::string message;
+  // Somebody asked the launcher to stop.
+  bool stopped = false;
 };
 
 // Runs all ranks to their end. SIGINT and SIGTERM are passed on to the ranks as

@@ -178,13 +178,14 @@ TEST_F(KillRankTest, LauncherTakesItsRanksAlong) {
 }
 
 TEST_F(KillRankTest, GoesOnFromTheLastCheckpoint) {
-  Process job(kTrain, Arguments("run", {"run.steps=12", "checkpoint.every=2"}),
-              {{"SHARDGRAPH_FAULT", "1 update 30"}});
+  // Late enough for a save that has ended: the next one waits for it.
+  Process job(kTrain, Arguments("run", {"run.steps=40", "checkpoint.every=2"}),
+              {{"SHARDGRAPH_FAULT", "1 update 120"}});
   ExpectNamed("run", 1, job.Wait(), job.output());
   ExpectNothingLeft("run", /*saving=*/true);
   ASSERT_THAT(job.output(), Not(HasSubstr("done: ")));
   Process again(kTrain,
-                Arguments("run", {"run.steps=12", "checkpoint.every=2"}));
+                Arguments("run", {"run.steps=40", "checkpoint.every=2"}));
   EXPECT_EQ(again.Wait(), 0);
   EXPECT_THAT(again.output(), HasSubstr("resumed after step "));
   EXPECT_THAT(again.output(), HasSubstr("done: "));
