@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "graph/step_link.h"
 #include "kernels/check.h"
+#include "kernels/host_link.h"
 #include "kernels/internal_error.h"
 #include "kernels/status_macros.h"
 
@@ -134,10 +136,24 @@ class HostSpan {
 
 // One entry of the walk over a phase.
 struct Step {
-  enum class Kind : uint8_t { kWait, kLaunch, kRecord } kind;
+  enum class Kind : uint8_t { kWait, kLaunch, kRecord, kMark, kReport } kind;
   int32_t lane;
-  int32_t event;           // kWait, kRecord
+  int32_t number;          // of an event, or what is marked
   PreparedKernel* kernel;  // kLaunch
+};
+
+// What a profiler shows as the phase of the host thread.
+class ProfilerRange {
+ public:
+  ProfilerRange(HostLink* link, const std::string& name) : link_(link) {
+    if (link_ != nullptr) link_->BeginRange(name.c_str());
+  }
+  ~ProfilerRange() {
+    if (link_ != nullptr) link_->EndRange();
+  }
+
+ private:
+  HostLink* const link_;
 };
 
 struct BoundPhase {
@@ -165,11 +181,16 @@ class ExecutorImpl final : public Executor {
   absl::Status Enqueue(PhaseId id) override {
     const HostSpan span(options_.trace, id);
     Backend& backend = *options_.backend;
+    const ProfilerRange range(HostLinkOf(&backend),
+                              plan_.graph.phases[id].name);
     BoundPhase& phase = phases_[id];
+    if (id == options_.report_after) ++reports_;
     if (phase.recording != nullptr) {
+      if (link_ != nullptr) SG_RETURN_IF_ERROR(link_->Hand(id));
       backend.Replay(phase.recording.get());
       return absl::OkStatus();
     }
+    if (link_ != nullptr) SG_RETURN_IF_ERROR(link_->Flush());
     // A replay is ordered behind what was enqueued before; a walk joins the
     // lanes by hand.
     SG_RETURN_IF_ERROR(backend.Synchronize());
@@ -177,9 +198,26 @@ class ExecutorImpl final : public Executor {
     if (!options_.capture) return absl::OkStatus();
     // That was the eager warm-up.
     SG_RETURN_IF_ERROR(backend.Synchronize());
-    SG_RETURN_IF_ERROR(AsInternal(backend.BeginCapture()));
-    Walk(phase);
-    SG_ASSIGN_OR_RETURN(phase.recording, backend.EndCapture());
+    const absl::Status captured = Capture(id);
+    if (captured.ok()) return absl::OkStatus();
+    // What ran so far stands.
+    SG_RETURN_IF_ERROR(backend.Synchronize());
+    return RunEagerly(absl::StrCat("capturing phase ",
+                                   plan_.graph.phases[id].name,
+                                   " failed: ", captured.message()));
+  }
+
+  std::string EagerReason() const override { return eager_reason_; }
+
+  absl::Status RunEagerly(const std::string& reason) override {
+    if (!eager_reason_.empty() || !options_.capture) return absl::OkStatus();
+    SG_RETURN_IF_ERROR(options_.backend->Synchronize());
+    options_.capture = false;
+    eager_reason_ = reason;
+    for (size_t p = 0; p < phases_.size(); ++p) {
+      phases_[p].recording.reset();
+      if (link_ != nullptr) link_->Forget(static_cast<int>(p));
+    }
     return absl::OkStatus();
   }
 
@@ -203,14 +241,46 @@ class ExecutorImpl final : public Executor {
   absl::Status WriteBuffer(BufferId buffer, int64_t offset, const void* host,
                            int64_t bytes) override {
     SG_RETURN_IF_ERROR(CheckRange(buffer, offset, bytes));
-    return options_.backend->CopyToDevice(Address(buffer, offset), host, bytes);
+    void* const device = Address(buffer, offset);
+    if (link_ != nullptr) {
+      SG_RETURN_IF_ERROR(link_->Flush());
+      link_->Written(device, host, bytes);
+    }
+    return options_.backend->CopyToDevice(device, host, bytes);
   }
 
   absl::Status ReadBuffer(BufferId buffer, int64_t offset, void* host,
                           int64_t bytes) override {
     SG_RETURN_IF_ERROR(CheckRange(buffer, offset, bytes));
+    if (link_ != nullptr) SG_RETURN_IF_ERROR(link_->Flush());
     return options_.backend->CopyToHost(host, Address(buffer, offset), bytes);
   }
+
+  absl::Status Stage(BufferId buffer, int64_t offset, const void* host,
+                     int64_t bytes) override {
+    if (link_ == nullptr) return WriteBuffer(buffer, offset, host, bytes);
+    SG_RETURN_IF_ERROR(CheckRange(buffer, offset, bytes));
+    link_->Stage(Address(buffer, offset), host, bytes);
+    return absl::OkStatus();
+  }
+
+  absl::Status StageValue(ValueId id, const void* host,
+                          int64_t bytes) override {
+    SG_RETURN_IF_ERROR(CheckContiguous(id, bytes));
+    const Value& value = plan_.graph.values[id];
+    return Stage(value.buffer, value.offset, host, bytes);
+  }
+
+  absl::Status ReadReport(uint64_t number, void* host, int64_t bytes) override {
+    SG_CHECK(options_.report != kNone && number < reports_);
+    if (link_ != nullptr) return link_->ReadReport(number, host, bytes);
+    if (number + 1 != reports_)
+      return absl::OutOfRangeError(absl::StrCat(
+          "report ", number, " was overwritten by report ", reports_ - 1));
+    SG_RETURN_IF_ERROR(Synchronize());
+    return ReadBuffer(options_.report, 0, host, bytes);
+  }
+  uint64_t reports() const override { return reports_; }
 
   void* arena() const override { return arena_; }
   int64_t arena_bytes() const override { return plan_.memory.arena_bytes; }
@@ -218,11 +288,16 @@ class ExecutorImpl final : public Executor {
   std::string Progress() const override {
     std::string text;
     for (size_t lane = 0; lane < progress_.size(); ++lane) {
-      const int32_t node = progress_[lane].node.load(std::memory_order_relaxed);
+      // A device marks units and collectives, not every node.
+      const int32_t node =
+          link_ != nullptr
+              ? static_cast<int32_t>(link_->mark(static_cast<int>(lane))) - 1
+              : progress_[lane].node.load(std::memory_order_relaxed);
       absl::StrAppend(
           &text, "lane ", lane, ": ",
+          link_ != nullptr && node != kIdle ? "at or behind " : "",
           node == kIdle ? "waits or is done" : Place(plan_.graph, node), "\n");
-      AppendEnded(progress_[lane], &text);
+      if (link_ == nullptr) AppendEnded(progress_[lane], &text);
     }
     return text;
   }
@@ -231,6 +306,8 @@ class ExecutorImpl final : public Executor {
     int64_t sum = 0;
     for (const LaneProgress& lane : progress_)
       sum += lane.advance.load(std::memory_order_relaxed);
+    for (int lane = 0; link_ != nullptr && lane < plan_.num_lanes; ++lane)
+      sum += link_->mark(lane);
     return sum;
   }
 
@@ -291,18 +368,36 @@ class ExecutorImpl final : public Executor {
     for (const Step& step : phase.steps) {
       switch (step.kind) {
         case Step::Kind::kWait:
-          backend.Wait(step.lane, step.event);
+          backend.Wait(step.lane, step.number);
           break;
         case Step::Kind::kLaunch:
           backend.Launch(step.lane, step.kernel);
           break;
         case Step::Kind::kRecord:
-          backend.Record(step.lane, step.event);
+          backend.Record(step.lane, step.number);
+          break;
+        case Step::Kind::kMark:
+          link_->Mark(step.lane, step.number);
+          break;
+        case Step::Kind::kReport:
+          link_->Append(step.lane, Address(options_.report, 0));
           break;
       }
     }
   }
 
+  // Records the phase, which has just run.
+  absl::Status Capture(PhaseId id) {
+    Backend& backend = *options_.backend;
+    if (link_ != nullptr) SG_RETURN_IF_ERROR(link_->BeginRecording(id));
+    SG_RETURN_IF_ERROR(backend.BeginCapture());
+    if (link_ != nullptr) link_->RecordFetches(id);
+    Walk(phases_[id]);
+    SG_ASSIGN_OR_RETURN(phases_[id].recording, backend.EndCapture());
+    return absl::OkStatus();
+  }
+
+  absl::Status BindPhase(PhaseId id, int32_t* events);
   absl::Status BindNode(NodeId id, int lane);
   absl::StatusOr<Communicator*> CommunicatorOf(const Group& group, int lane);
 
@@ -316,6 +411,9 @@ class ExecutorImpl final : public Executor {
       communicators_;
   std::vector<BoundPhase> phases_;
   std::deque<LaneProgress> progress_;
+  std::unique_ptr<StepLink> link_;  // null: lanes are host threads
+  uint64_t reports_ = 0;
+  std::string eager_reason_;
 };
 
 absl::StatusOr<Communicator*> ExecutorImpl::CommunicatorOf(const Group& group,
@@ -384,38 +482,67 @@ absl::Status ExecutorImpl::BindNode(NodeId id, int lane) {
   return absl::OkStatus();
 }
 
+absl::Status ExecutorImpl::BindPhase(PhaseId id, int32_t* events) {
+  const Graph& graph = plan_.graph;
+  const PhaseSchedule& schedule = plan_.schedules[id];
+  std::vector<Step>& steps = phases_[id].steps;
+  std::map<NodeId, int32_t> event_of;  // of nodes that somebody waits for
+  for (const Edge& edge : schedule.edges) {
+    if (event_of.emplace(edge.from, *events).second) ++*events;
+  }
+  std::map<int32_t, int32_t> unit_of;  // by lane: that of its newest node
+  auto edge = schedule.edges.begin();  // sorted by position of `to`
+  for (size_t i = 0; i < schedule.order.size(); ++i) {
+    const NodeId node = schedule.order[i];
+    const int32_t lane = schedule.lanes[i];
+    const int32_t unit = graph.nodes[node].unit;
+    const auto [newest, first] = unit_of.emplace(lane, unit);
+    if (link_ != nullptr && (first || newest->second != unit ||
+                             IsCollective(*graph.nodes[node].op)))
+      steps.push_back({Step::Kind::kMark, lane, node + 1, nullptr});
+    newest->second = unit;
+    for (; edge != schedule.edges.end() && edge->to == node; ++edge) {
+      steps.push_back(
+          {Step::Kind::kWait, lane, event_of.at(edge->from), nullptr});
+    }
+    SG_RETURN_IF_ERROR(BindNode(node, lane));
+    steps.push_back({Step::Kind::kLaunch, lane, kNone, kernels_[node].get()});
+    if (const auto event = event_of.find(node); event != event_of.end())
+      steps.push_back({Step::Kind::kRecord, lane, event->second, nullptr});
+  }
+  SG_CHECK(edge == schedule.edges.end())
+      << "edges are not sorted by the total order";
+  if (link_ == nullptr) return absl::OkStatus();
+  for (const auto& [lane, unit] : unit_of)
+    steps.push_back({Step::Kind::kMark, lane, 0, nullptr});
+  if (id != options_.report_after) return absl::OkStatus();
+  for (const auto& [lane, unit] : unit_of) {
+    if (lane == 0) continue;
+    steps.push_back({Step::Kind::kRecord, lane, *events, nullptr});
+    steps.push_back({Step::Kind::kWait, 0, (*events)++, nullptr});
+  }
+  steps.push_back({Step::Kind::kReport, 0, kNone, nullptr});
+  return absl::OkStatus();
+}
+
 absl::Status ExecutorImpl::Bind() {
   Backend& backend = *options_.backend;
   SG_ASSIGN_OR_RETURN(arena_, backend.Allocate(plan_.memory.arena_bytes));
+  if (HostLinkOf(&backend) != nullptr) {
+    SG_ASSIGN_OR_RETURN(
+        link_,
+        StepLink::Create(&backend, plan_.num_lanes,
+                         static_cast<int>(plan_.schedules.size()),
+                         options_.report == kNone
+                             ? 0
+                             : plan_.graph.buffers[options_.report].bytes));
+  }
 
   kernels_.resize(plan_.graph.nodes.size());
   phases_.resize(plan_.schedules.size());
   int32_t events = 0;
-  for (size_t p = 0; p < plan_.schedules.size(); ++p) {
-    const PhaseSchedule& schedule = plan_.schedules[p];
-    std::map<NodeId, int32_t> event_of;  // of nodes that somebody waits for
-    for (const Edge& edge : schedule.edges) {
-      if (event_of.emplace(edge.from, events).second) ++events;
-    }
-    auto edge = schedule.edges.begin();  // sorted by position of `to`
-    for (size_t i = 0; i < schedule.order.size(); ++i) {
-      const NodeId node = schedule.order[i];
-      const int32_t lane = schedule.lanes[i];
-      for (; edge != schedule.edges.end() && edge->to == node; ++edge) {
-        phases_[p].steps.push_back(
-            {Step::Kind::kWait, lane, event_of.at(edge->from), nullptr});
-      }
-      SG_RETURN_IF_ERROR(BindNode(node, lane));
-      phases_[p].steps.push_back(
-          {Step::Kind::kLaunch, lane, kNone, kernels_[node].get()});
-      if (const auto event = event_of.find(node); event != event_of.end()) {
-        phases_[p].steps.push_back(
-            {Step::Kind::kRecord, lane, event->second, nullptr});
-      }
-    }
-    SG_CHECK(edge == schedule.edges.end())
-        << "edges are not sorted by the total order";
-  }
+  for (size_t p = 0; p < plan_.schedules.size(); ++p)
+    SG_RETURN_IF_ERROR(BindPhase(static_cast<PhaseId>(p), &events));
   return backend.Prepare(plan_.num_lanes, events);
 }
 

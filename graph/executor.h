@@ -7,6 +7,10 @@
 // same walk into a capture, which is replayed from the second run on. After the
 // first run of a phase nothing is allocated and nothing is looked up by name.
 //
+// On a backend whose lanes run beside the host (HostLink) a replayed phase
+// takes its inputs in (Stage), marks where each lane stands and reports what
+// came out (ReadReport) while the host waits for nothing: step_link.h.
+//
 // Errors: Internal where a kernel or a collective says that what it was given
 // is wrong (kernels/internal_error.h): the plan was checked before.
 //
@@ -37,6 +41,9 @@ struct ExecutorOptions {
       nullptr;  // outlives the executor; may be null for a world of one
   bool capture =
       true;  // record each phase after its first run, replay from the second on
+  // Reported behind each run of this phase; kNone: nothing is.
+  PhaseId report_after = kNone;
+  BufferId report = kNone;  // of multiples of 8 bytes, for the run's lifetime
   // Records when nodes run, while it is started; outlives the executor, with
   // num_lanes lanes. Null: nothing is recorded.
   TraceRecorder* trace = nullptr;
@@ -77,6 +84,34 @@ class Executor : public BufferReader {
   // The same on raw bytes of a buffer; and ReadBuffer.
   virtual absl::Status WriteBuffer(BufferId buffer, int64_t offset,
                                    const void* host, int64_t bytes) = 0;
+
+  // As WriteBuffer, for what changes with each run and lanes do not write:
+  // there when the next phase runs. The host goes on at once where it can.
+  virtual absl::Status Stage(BufferId buffer, int64_t offset, const void* host,
+                             int64_t bytes) {
+    return WriteBuffer(buffer, offset, host, bytes);
+  }
+  virtual absl::Status StageValue(ValueId value, const void* host,
+                                  int64_t bytes) {
+    return Write(value, host, bytes);
+  }
+
+  // The first `bytes` of the reported buffer, as run `number` (from 0) of its
+  // phase has left it; waits for that run. OutOfRange when later reports have
+  // taken its place.
+  virtual absl::Status ReadReport(uint64_t number, void* host, int64_t bytes) {
+    return absl::UnimplementedError("this executor has no reports");
+  }
+  // How many runs of that phase have been enqueued.
+  virtual uint64_t reports() const { return 0; }
+
+  // Why phases run eagerly although they were to be captured; empty: they do
+  // not.
+  virtual std::string EagerReason() const { return ""; }
+  // From now on everything runs eagerly, for that reason.
+  virtual absl::Status RunEagerly(const std::string& reason) {
+    return absl::OkStatus();
+  }
 
   virtual void* arena() const = 0;
   virtual int64_t arena_bytes() const = 0;

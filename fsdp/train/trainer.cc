@@ -34,6 +34,11 @@ absl::Status AtStep(const absl::Status& status, int64_t step) {
 
 }  // namespace
 
+void ReportSteps(const TrainingPlan& plan, ExecutorOptions* options) {
+  options->report_after = plan.plan.graph.FindPhase("update");
+  options->report = plan.state;
+}
+
 Trainer::Trainer(const TrainerOptions& options) : options_(options) {
   const Graph& graph = options.plan->plan.graph;
   const DataSpec& data = options.config->data();
@@ -50,7 +55,6 @@ Trainer::Trainer(const TrainerOptions& options) : options_(options) {
   targets_ = Find(graph.inputs, "targets");
   sequence_ids_ = Find(graph.inputs, "sequence_ids");
   loss_pair_ = Find(graph.outputs, "loss_pair");
-  gradient_norm_ = Find(graph.outputs, "gradient_norm");
   if (micro_ != kNone) {
     model_flops_ =
         ModelFlopsOf(graph, micro_) * micro_batches_ * options.world_size;
@@ -59,8 +63,8 @@ Trainer::Trainer(const TrainerOptions& options) : options_(options) {
 
 template <typename T>
 absl::Status Trainer::WriteState(int64_t offset, const T& value) {
-  return options_.executor->WriteBuffer(options_.plan->state, offset, &value,
-                                        sizeof(value));
+  return options_.executor->Stage(options_.plan->state, offset, &value,
+                                  sizeof(value));
 }
 
 absl::Status Trainer::Begin() {
@@ -72,13 +76,13 @@ absl::Status Trainer::Begin() {
 
 absl::Status Trainer::WriteBatch(const Batch& batch) {
   Executor& executor = *options_.executor;
-  SG_RETURN_IF_ERROR(executor.Write(tokens_, batch.tokens.data(),
-                                    batch.tokens.size() * sizeof(int32_t)));
-  SG_RETURN_IF_ERROR(executor.Write(targets_, batch.targets.data(),
-                                    batch.targets.size() * sizeof(int32_t)));
+  SG_RETURN_IF_ERROR(executor.StageValue(
+      tokens_, batch.tokens.data(), batch.tokens.size() * sizeof(int32_t)));
+  SG_RETURN_IF_ERROR(executor.StageValue(
+      targets_, batch.targets.data(), batch.targets.size() * sizeof(int32_t)));
   if (sequence_ids_ == kNone) return absl::OkStatus();
-  return executor.Write(sequence_ids_, batch.sequence_ids.data(),
-                        batch.sequence_ids.size() * sizeof(int64_t));
+  return executor.StageValue(sequence_ids_, batch.sequence_ids.data(),
+                             batch.sequence_ids.size() * sizeof(int64_t));
 }
 
 absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
@@ -111,19 +115,19 @@ absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
       SG_RETURN_IF_ERROR(options_.training(step, micro + 1, &next_));
       std::swap(batch_, next_);
     }
-    SG_RETURN_IF_ERROR(executor.Synchronize());
   }
-  SG_RETURN_IF_ERROR(executor.Run(update_));
+  SG_RETURN_IF_ERROR(executor.Enqueue(update_));
 
-  double pair[2] = {}, norm = 0;
-  SG_RETURN_IF_ERROR(executor.Read(loss_pair_, pair, sizeof(pair)));
-  SG_RETURN_IF_ERROR(executor.Read(gradient_norm_, &norm, sizeof(norm)));
+  StepState state;
+  SG_RETURN_IF_ERROR(
+      executor.ReadReport(executor.reports() - 1, &state, sizeof(state)));
+  const double norm = state.gradient_norm;
   StepMetrics metrics;
   metrics.step = step + 1;
-  metrics.loss = pair[1] > 0 ? pair[0] / pair[1] : 0;
+  metrics.loss = state.token_count > 0 ? state.loss_sum / state.token_count : 0;
   metrics.learning_rate = rate;
   metrics.gradient_norm = norm;
-  metrics.tokens = static_cast<int64_t>(pair[1]);
+  metrics.tokens = static_cast<int64_t>(state.token_count);
   metrics.step_seconds =
       std::chrono::duration<double>(Clock::now() - begin).count();
   metrics.tokens_per_second = metrics.tokens / metrics.step_seconds;

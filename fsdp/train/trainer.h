@@ -18,10 +18,13 @@
 
 namespace shardgraph {
 
+// Lets an executor of the plan report each step, as a Trainer reads it.
+void ReportSteps(const TrainingPlan& plan, ExecutorOptions* options);
+
 struct TrainerOptions {
   const TrainConfig* config = nullptr;  // resolved
   const TrainingPlan* plan = nullptr;
-  Executor* executor = nullptr;
+  Executor* executor = nullptr;  // with ReportSteps
   // Fills this rank's micro-batch `micro` of step `step` (fsdp/data/batches.h).
   std::function<absl::Status(int64_t step, int64_t micro, Batch* batch)>
       training;
@@ -79,7 +82,7 @@ class Trainer {
   BatchShape shape_;
   int64_t micro_batches_;
   PhaseId micro_, last_micro_, update_, eval_, eval_reduce_;
-  ValueId tokens_, targets_, sequence_ids_, loss_pair_, gradient_norm_;
+  ValueId tokens_, targets_, sequence_ids_, loss_pair_;
   bool begun_ = false;
   double model_flops_ = 0;  // of one step, all ranks
   Batch batch_, next_;

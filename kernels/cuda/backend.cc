@@ -1,6 +1,10 @@
 #include "kernels/cuda/backend.h"
 
 #include <cuda_runtime.h>
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define SG_HAVE_NVTX
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -16,7 +20,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/check.h"
+#include "kernels/cuda/signals.h"
 #include "kernels/cuda/status.h"
+#include "kernels/host_link.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
@@ -37,7 +43,7 @@ class Graph final : public Backend::Recording {
   const cudaGraphExec_t exec;
 };
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, public HostLink {
  public:
   explicit CudaBackend(CudaBackendOptions options)
       : options_(std::move(options)) {}
@@ -50,6 +56,7 @@ class CudaBackend final : public Backend {
     for (const cudaEvent_t event : chunk_events_) cudaEventDestroy(event);
     for (const cudaStream_t stream : streams_) cudaStreamDestroy(stream);
     cudaFreeHost(chunks_);
+    for (void* memory : shared_) cudaFreeHost(memory);
     for (void* memory : memory_) cudaFree(memory);
   }
 
@@ -193,14 +200,23 @@ class CudaBackend final : public Backend {
     if (ended != cudaSuccess || !error_.ok()) {
       if (graph != nullptr) cudaGraphDestroy(graph);
       Keep(ended, "cudaStreamEndCapture");
-      return error_;
+      // Nothing has run: what was wrong with the capture is wrong with no more.
+      cudaGetLastError();
+      return std::exchange(error_, absl::OkStatus());
     }
     cudaGraphExec_t exec = nullptr;
-    // Else all nodes would run at lane 0's priority.
-    const cudaError_t made = cudaGraphInstantiate(
-        &exec, graph, cudaGraphInstantiateFlagUseNodePriority);
+    cudaError_t made = cudaSuccess;
+    if (!options_.graph_files.empty()) {
+      made = cudaGraphDebugDotPrint(
+          graph, absl::StrCat(options_.graph_files, ++drawn_, ".dot").c_str(),
+          cudaGraphDebugDotFlagsKernelNodeParams);
+    }
+    // Without the flag all nodes would run at lane 0's priority.
+    if (made == cudaSuccess)
+      made = cudaGraphInstantiate(&exec, graph,
+                                  cudaGraphInstantiateFlagUseNodePriority);
     cudaGraphDestroy(graph);
-    SG_RETURN_IF_ERROR(CudaStatus(made, "cudaGraphInstantiate"));
+    SG_RETURN_IF_ERROR(CudaStatus(made, "drawing and instantiating a graph"));
     auto recording = std::make_unique<Graph>(this, exec);
     // Else the first replay would do it.
     SG_RETURN_IF_CUDA_ERROR(cudaGraphUpload(exec, streams_[0]));
@@ -256,6 +272,58 @@ class CudaBackend final : public Backend {
       done += size;
     }
     return error_;
+  }
+
+  absl::StatusOr<void*> AllocateShared(int64_t bytes) override {
+    SG_RETURN_IF_ERROR(CheckUsable());
+    void* memory = nullptr;
+    SG_RETURN_IF_CUDA_ERROR(
+        cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
+    shared_.push_back(memory);
+    std::memset(memory, 0, bytes);
+    return memory;
+  }
+
+  void Mark(int lane, int64_t* where, int64_t value) override {
+    CheckLane(lane);
+    BeginCommand(lane);
+    Keep(cuda::LaunchMark(where, value, streams_[lane]), "a marker");
+  }
+
+  void Append(int lane, RecordRing* ring, const void* device) override {
+    CheckLane(lane);
+    BeginCommand(lane);
+    Keep(cuda::LaunchAppend(ring, device, static_cast<int64_t>(ring->words),
+                            streams_[lane]),
+         "a report");
+  }
+
+  void Fetch(int lane, void* device, const void* host, int64_t bytes) override {
+    CheckLane(lane);
+    BeginCommand(lane);
+    Keep(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice,
+                         streams_[lane]),
+         "fetching inputs");
+  }
+
+  absl::Status Poll() override {
+    SG_RETURN_IF_ERROR(CheckUsable());
+    const cudaError_t state = cudaStreamQuery(streams_[0]);
+    if (state != cudaErrorNotReady) Keep(state, "work on the device");
+    if (options_.health != nullptr) Keep(options_.health());
+    std::this_thread::yield();
+    return error_;
+  }
+
+  void BeginRange(const char* name) override {
+#ifdef SG_HAVE_NVTX
+    nvtxRangePushA(name);
+#endif
+  }
+  void EndRange() override {
+#ifdef SG_HAVE_NVTX
+    nvtxRangePop();
+#endif
   }
 
  private:
@@ -386,6 +454,9 @@ class CudaBackend final : public Backend {
   int64_t era_ = 1;
   bool fork_due_ = false;  // before the next command that is not lane 0's alone
   std::vector<bool> busy_;  // by lane: commands that lane 0 has not joined
+
+  std::vector<void*> shared_;  // pinned, of AllocateShared
+  int drawn_ = 0;              // graphs
 
   char* chunks_ = nullptr;                 // pinned
   std::vector<cudaEvent_t> chunk_events_;  // behind the last copy from a chunk

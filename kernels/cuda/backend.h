@@ -12,9 +12,12 @@
 // everything enqueued after it, copies likewise. A captured Wait sees Records
 // of its own capture only.
 //
-// A step that is replayed calls nothing of the runtime but the graph launch,
-// and for each chunk that the host copies in the copy and an event behind it.
-// Nothing is allocated and nothing waits.
+// A step that is replayed calls nothing of the runtime but the graph launch and
+// HostLink::Poll's query; a copy of the host's own, for each chunk, the copy
+// and an event behind it. Nothing is allocated and nothing waits.
+//
+// HostLink: pinned memory, and kernels of one block that write to it
+// (signals.h). Ranges are NVTX's.
 //
 // Errors. The first one, of a call, a kernel or `health`, is returned from then
 // on by everything that returns a status; it names the call and CUDA's error.
@@ -26,6 +29,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -53,6 +57,10 @@ struct CudaBackendOptions {
   // when its chunks are free.
   int64_t chunk_bytes = int64_t{1} << 20;
   int num_chunks = 8;
+
+  // Where each captured graph is drawn, in Graphviz's language: this and
+  // "1.dot", "2.dot", ... Empty: nowhere.
+  std::string graph_files;
 };
 
 // InvalidArgument names the field that is wrong; Unavailable when there is no

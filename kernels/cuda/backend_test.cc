@@ -3,9 +3,11 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -269,6 +271,28 @@ TEST(CudaBackendTest, AFailedCaptureIsAnError) {
   backend->Launch(1, allocate.get());
   const absl::Status status = backend->EndCapture().status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("CaptureInvalidated"));
+  // Nothing else has gone wrong.
+  int runs = 0;
+  HostKernel count([&] { ++runs; });
+  const auto recording =
+      Capture(*backend, {{BackendStep::kLaunch, 1, 0, &count}});
+  backend->Replay(recording.get());
+  EXPECT_TRUE(backend->Synchronize().ok());
+  EXPECT_EQ(runs, 1);
+}
+
+TEST(CudaBackendTest, DrawsItsGraphs) {
+  const std::string files = testing::TempDir() + "/graph_";
+  const auto backend = MakeBackend(0, {.graph_files = files});
+  ASSERT_TRUE(backend->Prepare(2, 2).ok());
+  Step step(*backend);
+  Capture(*backend, step.steps());
+  std::ifstream file(files + "1.dot");
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_THAT(text.str(), testing::StartsWith("digraph"));
+  EXPECT_THAT(text.str(), HasSubstr("AffineKernel"));
+  EXPECT_THAT(text.str(), HasSubstr(" -> "));
 }
 
 TEST(CudaBackendTest, AFaultOfAKernelIsNamed) {

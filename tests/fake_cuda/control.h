@@ -29,6 +29,8 @@ struct Options {
   // Fills the `__shared__` variables and the dynamic shared memory with 0xff
   // (a NaN) before each block.
   bool poison_shared_memory = true;
+  // cudaStreamBeginCapture fails.
+  bool refuse_capture = false;
   // Every rank must call the collectives of different communicators in the same
   // order, as far as ranks share them: NCCL keeps the host's order, and another
   // one can end in a deadlock.

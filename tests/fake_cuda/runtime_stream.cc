@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -264,6 +265,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle,
   ScopedLock lock;
   cudaStream_t stream = World::Get().Find(handle, t_device);
   if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  if (World::Get().options().refuse_capture)
+    return Return(cudaErrorStreamCaptureUnsupported);
   return Return(World::Get().BeginCapture(stream, mode));
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
@@ -294,6 +297,21 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes,
   if (nodes != nullptr) return Return(cudaErrorNotSupported);
   *count = graph->nodes.size();
   return cudaSuccess;
+}
+cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char* path,
+                                   unsigned) {
+  ScopedLock lock;
+  if (!World::Get().Exists(graph)) return Return(cudaErrorInvalidValue);
+  std::ofstream file(path);
+  file << "digraph dot {\n";
+  for (size_t i = 0; i < graph->nodes.size(); ++i) {
+    file << "  node_" << i << " [label=\"" << graph->nodes[i].work->name
+         << "\"];\n";
+    for (const int before : graph->nodes[i].after)
+      file << "  node_" << before << " -> node_" << i << ";\n";
+  }
+  file << "}\n";
+  return Return(file.flush() ? cudaSuccess : cudaErrorUnknown);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
                                  unsigned long long flags) {

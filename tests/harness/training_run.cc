@@ -82,6 +82,7 @@ class Rank {
         return absl::OkStatus();
       };
     }
+    ReportSteps(plan_, &executor_options);
     SG_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
                         Executor::Create(plan_.plan, executor_options));
 

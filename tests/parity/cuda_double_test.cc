@@ -1,14 +1,19 @@
 // Training on the CUDA backend over the CUDA double: all kernels, NCCL's
 // communicators, one graph per phase, ranks as threads.
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
+#include "graph/step_link.h"
 #include "gtest/gtest.h"
 #include "kernels/collective/nccl.h"
 #include "kernels/collective/store.h"
@@ -16,6 +21,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/reference/kernels.h"
 #include "kernels/status_macros.h"
+#include "kernels/step_state.h"
 #include "tests/fake_cuda/control.h"
 #include "tests/harness/training_run.h"
 #include "tests/parity/parity.h"
@@ -23,14 +29,20 @@
 namespace shardgraph {
 namespace {
 
+using AfterStep = std::function<void(int rank, int64_t step, Executor& executor,
+                                     const TrainingPlan& plan)>;
+
 // What the double finds is a failure.
 TrainingRunResult RunOnDouble(const TrainConfig& config, int world_size,
-                              uint64_t seed) {
-  fake_cuda::Reset({.seed = seed, .devices = world_size});
+                              fake_cuda::Options world,
+                              AfterStep after_step = nullptr) {
+  world.devices = world_size;
+  fake_cuda::Reset(world);
   fake_cuda::TakeReport();
   InProcessStore store;
   TrainingRunOptions options;
   options.world_size = world_size;
+  options.after_step = std::move(after_step);
   options.kernels = &CudaKernels();
   options.world = [&store](int size) {
     std::vector<std::unique_ptr<CommunicatorFactory>> factories;
@@ -51,6 +63,11 @@ TrainingRunResult RunOnDouble(const TrainConfig& config, int world_size,
   fake_cuda::Reset({});
   EXPECT_EQ(fake_cuda::TakeReport(), "");
   return run.ok() ? *std::move(run) : TrainingRunResult();
+}
+
+TrainingRunResult RunOnDouble(const TrainConfig& config, int world_size,
+                              uint64_t seed) {
+  return RunOnDouble(config, world_size, fake_cuda::Options{.seed = seed});
 }
 
 // Small: a thread of a GPU costs the double as much as a call of a function.
@@ -153,6 +170,90 @@ TEST_P(CudaDouble, TrainsInBf16) {
   for (int step = 0; step < kSteps; ++step)
     EXPECT_NEAR(run.losses[step], reference->losses[step], 1e-2)
         << "step " << step;
+}
+
+// Data, state, markers and reports go through memory that both sides reach.
+TEST(CudaDoubleStep, AReplayedStepCallsNothingElse) {
+  const int steps = StepLink::kReports + 2;
+  std::map<std::string, int64_t> before, after;
+  std::vector<double> reported(steps);
+  const TrainingRunResult run = RunOnDouble(
+      Config(kGpt2, 1, steps), 1, fake_cuda::Options(),
+      [&](int, int64_t step, Executor& executor, const TrainingPlan&) {
+        if (step == steps - 4) before = fake_cuda::GetCalls();
+        if (step == steps - 2) after = fake_cuda::GetCalls();
+        EXPECT_EQ(executor.EagerReason(), "");
+        StepState state;
+        ASSERT_TRUE(executor.ReadReport(step, &state, sizeof(state)).ok());
+        reported[step] = state.loss_sum / state.token_count;
+        if (step + 1 < steps) return;
+        // The planted mistake: a reader that comes too late.
+        const absl::Status late = executor.ReadReport(0, &state, sizeof(state));
+        EXPECT_EQ(late.code(), absl::StatusCode::kOutOfRange);
+        EXPECT_THAT(std::string(late.message()),
+                    testing::HasSubstr("report 0 was overwritten"));
+      });
+  EXPECT_EQ(reported, run.losses);
+  for (const auto& [name, count] : before) after[name] -= count;
+  // Six micro-batches and an update, twice.
+  EXPECT_EQ(after["cudaGraphLaunch"], 2 * 7);
+  after.erase("cudaGraphLaunch");
+  EXPECT_GT(after["cudaStreamQuery"], 0);
+  after.erase("cudaStreamQuery");
+  std::erase_if(after, [](const auto& call) { return call.second == 0; });
+  EXPECT_THAT(after, testing::IsEmpty());
+}
+
+// While a replay is on its way, the markers say where each lane stands.
+TEST(CudaDoubleStep, MarkersSayWhereAReplayStands) {
+  constexpr int kSteps = 2;
+  std::string seen;
+  int64_t advances = 0;
+  RunOnDouble(
+      Config(kGpt2, 1, kSteps), 2, fake_cuda::Options{.seed = 2},
+      [&](int rank, int64_t step, Executor& executor,
+          const TrainingPlan& plan) {
+        if (step + 1 < kSteps) return;
+        const std::string idle = executor.Progress();
+        EXPECT_EQ(idle, "lane 0: waits or is done\nlane 1: waits or is done\n");
+        // Only the double's own stream makes it go on.
+        cudaStream_t stream = nullptr;
+        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+        ASSERT_TRUE(executor.Enqueue(plan.plan.graph.FindPhase("micro")).ok());
+        int64_t advance = executor.Advance();
+        bool begun = false;
+        for (std::string now; !begun || now != idle;) {
+          cudaStreamQuery(stream);
+          now = executor.Progress();
+          begun = begun || now != idle;
+          if (rank != 0) continue;
+          if (executor.Advance() != advance) ++advances;
+          advance = executor.Advance();
+          seen += now;
+        }
+        cudaStreamDestroy(stream);
+      });
+  EXPECT_THAT(seen, testing::HasSubstr("lane 0: at or behind phase micro, unit "
+                                       "\"transformer.h.1\""));
+  EXPECT_THAT(seen, testing::HasSubstr("= all_gather("));
+  EXPECT_THAT(seen, testing::HasSubstr("= reduce_scatter("));
+  EXPECT_GT(advances, 5);
+}
+
+// Without graphs steps run eagerly, to the same numbers, and say why.
+TEST(CudaDoubleStep, RunsEagerlyWhereNothingCanBeCaptured) {
+  const TrainConfig config = Config(kGpt2, 3, 3);
+  const TrainingRunResult captured = RunOnDouble(config, 1, uint64_t{0});
+  std::string reason;
+  const TrainingRunResult eager =
+      RunOnDouble(config, 1, fake_cuda::Options{.refuse_capture = true},
+                  [&](int, int64_t, Executor& executor, const TrainingPlan&) {
+                    reason = executor.EagerReason();
+                  });
+  EXPECT_EQ(eager.losses, captured.losses);
+  EXPECT_EQ(eager.weights, captured.weights);
+  EXPECT_THAT(reason, testing::HasSubstr("capturing phase micro failed: "));
+  EXPECT_THAT(reason, testing::HasSubstr("CaptureUnsupported"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaDouble, ::testing::Values(kGpt2, kLlama),

@@ -59,13 +59,11 @@ TargetSpec Target(int lanes) {
 
 // An executor on a CPU backend whose kernels do nothing.
 struct NullExecutor {
-  NullExecutor(const StepPlan& plan, bool capture)
+  NullExecutor(const StepPlan& plan, ExecutorOptions options)
       : communicators(MakeNullCommunicators(kWorldSize)),
         backend(Must(MakeCpuBackend({.kernels = &NullKernels()}))) {
-    ExecutorOptions options;
     options.backend = backend.get();
     options.communicators = communicators.get();
-    options.capture = capture;
     executor = Must(Executor::Create(plan, options));
   }
 
@@ -111,7 +109,7 @@ StepPlan ChainPlan(int lanes) {
 
 void ExecutorChain(benchmark::State& state) {
   const StepPlan plan = ChainPlan(static_cast<int>(state.range(0)));
-  NullExecutor run(plan, state.range(1) != 0);
+  NullExecutor run(plan, {.capture = state.range(1) != 0});
   RunPhase(state, plan, 0, *run.executor);
 }
 
@@ -126,7 +124,10 @@ struct PresetRun {
     request.world_size = kWorldSize;
     request.target = Target(lanes);
     plan = Must(MakeTrainingPlan(request));
-    run = std::make_unique<NullExecutor>(plan->plan, config.run().capture());
+    ExecutorOptions options;
+    options.capture = config.run().capture();
+    ReportSteps(*plan, &options);
+    run = std::make_unique<NullExecutor>(plan->plan, options);
   }
 
   TrainConfig config;

@@ -123,6 +123,7 @@ class StepsRank {
     options.backend = &runtime_.backend();
     options.communicators = runtime_.communicators();
     options.capture = config_.run().capture();
+    ReportSteps(*plan_, &options);
     // On a GPU it would see the host enqueue.
     if (!runtime_.on_gpu()) options.trace = recorder_.get();
     SG_ASSIGN_OR_RETURN(executor_, Executor::Create(plan(), options));

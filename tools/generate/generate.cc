@@ -133,13 +133,13 @@ class Generator {
 
   absl::Status Run(const BoundPhase& phase, const std::vector<int32_t>& tokens,
                    int32_t last_row) {
-    SG_RETURN_IF_ERROR(executor_->WriteBuffer(plan_->state,
-                                              offsetof(StepState, position),
-                                              &position_, sizeof(position_)));
-    SG_RETURN_IF_ERROR(executor_->Write(phase.tokens, tokens.data(),
-                                        tokens.size() * sizeof(int32_t)));
+    SG_RETURN_IF_ERROR(executor_->Stage(plan_->state,
+                                        offsetof(StepState, position),
+                                        &position_, sizeof(position_)));
+    SG_RETURN_IF_ERROR(executor_->StageValue(phase.tokens, tokens.data(),
+                                             tokens.size() * sizeof(int32_t)));
     SG_RETURN_IF_ERROR(
-        executor_->Write(phase.last_rows, &last_row, sizeof(last_row)));
+        executor_->StageValue(phase.last_rows, &last_row, sizeof(last_row)));
     SG_RETURN_IF_ERROR(executor_->Run(phase.phase));
     const TensorType& type = plan_->plan.graph.values[phase.logits].type;
     std::vector<char> raw(type.span_bytes());

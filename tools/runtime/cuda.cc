@@ -69,6 +69,7 @@ absl::StatusOr<CudaRank> MakeCudaRank(Store& store,
   CudaBackendOptions backend;
   backend.kernels = &CudaKernels();
   backend.device = options.device;
+  backend.graph_files = options.graph_files;
   CudaRank rank;
   if (options.size > 1) {
     SG_RETURN_IF_ERROR(cuda::LoadNccl());

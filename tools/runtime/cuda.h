@@ -32,7 +32,8 @@ struct CudaRankOptions {
   int rank = 0;  // world rank
   int size = 1;  // of the world
   int device = 0;
-  absl::Duration timeout;  // of each meeting of ranks, until SetTimeout
+  absl::Duration timeout;   // of each meeting of ranks, until SetTimeout
+  std::string graph_files;  // CudaBackendOptions::graph_files
 };
 
 // Destroyed from the bottom up.

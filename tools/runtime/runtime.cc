@@ -125,7 +125,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
         runtime->cpu_factory_->Create("control", world, kControlChannel));
     runtime->control_pool_ = MakeThreadPool(1);
   }
-  SG_RETURN_IF_ERROR(options.device == "cuda" ? runtime->StartCuda()
+  SG_RETURN_IF_ERROR(options.device == "cuda" ? runtime->StartCuda(options)
                                               : runtime->StartCpu(options));
   return runtime;
 }
@@ -150,7 +150,7 @@ absl::Status Runtime::StartCpu(const RuntimeOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status Runtime::StartCuda() {
+absl::Status Runtime::StartCuda(const RuntimeOptions& runtime_options) {
   SG_ASSIGN_OR_RETURN(const std::vector<CudaGpu> gpus, FindCudaGpus());
   const int count = static_cast<int>(gpus.size());
   const int local_rank = std::max(0, environment_.local_rank);
@@ -164,6 +164,7 @@ absl::Status Runtime::StartCuda() {
   options.size = world_size();
   options.device = count == 1 ? 0 : local_rank;
   options.timeout = startup_timeout_;
+  options.graph_files = runtime_options.graph_files;
   if (world_size() > 1)
     SG_RETURN_IF_ERROR(CheckOwnGpu(gpus[options.device].address));
   SG_ASSIGN_OR_RETURN(CudaRank cuda,

@@ -40,6 +40,7 @@ struct RuntimeOptions {
   std::string device = "cpu";  // or "cuda": DeviceChoice::device
   int threads = 0;  // compute threads of this rank; 0: the cores of this host
                     // shared by its ranks
+  std::string graph_files;  // CudaBackendOptions::graph_files
   // Of each meeting of ranks, until SetTimeout.
   absl::Duration startup_timeout = absl::Seconds(300);
 };
@@ -90,7 +91,7 @@ class Runtime {
   Runtime() = default;
 
   absl::Status StartCpu(const RuntimeOptions& options);
-  absl::Status StartCuda();
+  absl::Status StartCuda(const RuntimeOptions& options);
   // Collective: whether each rank has a GPU to itself, this one that of
   // `address`.
   absl::Status CheckOwnGpu(const std::string& address);

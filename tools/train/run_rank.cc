@@ -75,6 +75,7 @@ class RankRun {
     options.backend = &runtime_.backend();
     options.communicators = runtime_.communicators();
     options.capture = config_.run().capture();
+    ReportSteps(*plan_, &options);
     tracer_ = StepTracer::Create(config_, *plan_, runtime_);
     if (tracer_ != nullptr) options.trace = tracer_->recorder();
     if (run_.tune_executor) run_.tune_executor(plan_->plan, &options);
@@ -288,7 +289,8 @@ class RankRun {
       tracer_->StartRun(first_step);
       options.begin_step = [this](int64_t step) { tracer_->BeginStep(step); };
     }
-    options.end_step = [this](int64_t step) {
+    options.end_step = [this, first_step](int64_t step) -> absl::Status {
+      if (step == first_step) SG_RETURN_IF_ERROR(AgreeOnCapture());
       saver_->Look();
       return tracer_ == nullptr ? absl::OkStatus() : tracer_->EndStep(step);
     };
@@ -315,6 +317,20 @@ class RankRun {
         std::clamp(usual_ / 20, absl::Milliseconds(20), absl::Seconds(5)));
     options.watchdog = &watchdog;
     return Trainer(options).Train(first_step);
+  }
+
+  // Steps are replayed on all ranks or on none.
+  absl::Status AgreeOnCapture() {
+    const std::string mine = executor_->EagerReason();
+    int64_t eager = mine.empty() ? 0 : 1;
+    if (runtime_.on_gpu()) {
+      SG_ASSIGN_OR_RETURN(eager, runtime_.Max(eager));
+    }
+    if (eager == 0) return absl::OkStatus();
+    if (!mine.empty())
+      std::fprintf(stderr, "note: rank %d runs each step eagerly: %s\n",
+                   runtime_.rank(), mine.c_str());
+    return executor_->RunEagerly("another rank could not capture its steps");
   }
 
   void MakeSaver() {
@@ -366,6 +382,8 @@ absl::Status RunRank(const PreparedRun& run,
   options.threads = run.config.run().threads();
   options.startup_timeout =
       absl::Seconds(run.config.run().startup_timeout_seconds());
+  if (run.config.run().trace_steps() > 0 && environment.rank == 0)
+    options.graph_files = absl::StrCat(run.flags.run_directory, "/graph_");
   SG_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
                       Runtime::Create(environment, options));
   RankRun rank(run, *runtime, [&environment](const absl::Status& reason) {

@@ -21,6 +21,15 @@ std::unique_ptr<StepTracer> StepTracer::Create(const TrainConfig& config,
                                                const TrainingPlan& plan,
                                                Runtime& runtime) {
   if (config.run().trace_steps() == 0) return nullptr;
+  if (runtime.on_gpu()) {
+    if (runtime.rank() == 0) {
+      std::printf(
+          "the graphs of the steps are drawn in %s/graph_*.dot; for their "
+          "times use Nsight Systems, which shows phases as NVTX ranges\n",
+          config.run().directory().c_str());
+    }
+    return nullptr;
+  }
   return std::unique_ptr<StepTracer>(new StepTracer(config, plan, runtime));
 }
 

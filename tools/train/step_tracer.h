@@ -17,7 +17,8 @@ namespace shardgraph {
 // Of one rank; the host thread's alone.
 class StepTracer {
  public:
-  // Null when `config` asks for no trace. All arguments outlive it.
+  // Null when `config` asks for no trace, and on a GPU, whose graphs are drawn
+  // instead (RuntimeOptions::graph_files). All arguments outlive it.
   static std::unique_ptr<StepTracer> Create(const TrainConfig& config,
                                             const TrainingPlan& plan,
                                             Runtime& runtime);

@@ -115,6 +115,8 @@ using cudaHostFn_t = void (*)(void*);
 #define cudaEventWaitDefault 0x00
 #define cudaHostAllocDefault 0x00
 #define cudaGraphInstantiateFlagUseNodePriority 8
+#define cudaHostAllocPortable 0x01
+#define cudaGraphDebugDotFlagsKernelNodeParams (1 << 2)
 
 struct cudaDeviceProp {
   char name[256];
@@ -199,6 +201,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t,
                                  unsigned long long = 0);
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
+cudaError_t cudaGraphDebugDotPrint(cudaGraph_t, const char*, unsigned);
 cudaError_t cudaGraphDestroy(cudaGraph_t);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 }  // extern "C"

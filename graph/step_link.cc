@@ -1,0 +1,130 @@
+#include "graph/step_link.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/status_macros.h"
+
+namespace shardgraph {
+namespace {
+
+constexpr int64_t kAlignment = 16;  // of each input in a slot
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StepLink>> StepLink::Create(
+    Backend* backend, int num_lanes, int num_phases, int64_t report_bytes) {
+  std::unique_ptr<StepLink> step(new StepLink(backend, num_phases));
+  SG_ASSIGN_OR_RETURN(void* const marks,
+                      step->link_->AllocateShared(num_lanes * sizeof(int64_t)));
+  step->marks_ = static_cast<int64_t*>(marks);
+  if (report_bytes == 0) return step;
+  SG_CHECK(report_bytes % 8 == 0) << report_bytes;
+  SG_ASSIGN_OR_RETURN(
+      void* const ring,
+      step->link_->AllocateShared(RecordRing::Bytes(kReports, report_bytes)));
+  step->ring_ = new (ring) RecordRing{
+      .slots = kReports, .words = static_cast<uint64_t>(report_bytes / 8)};
+  return step;
+}
+
+void StepLink::Pending::Add(void* device, const void* host, int64_t bytes) {
+  const int64_t begin = static_cast<int64_t>(data.size());
+  writes.push_back({device, begin, bytes});
+  data.resize((begin + bytes + kAlignment - 1) / kAlignment * kAlignment);
+  std::memcpy(data.data() + begin, host, bytes);
+}
+
+void StepLink::Stage(void* device, const void* host, int64_t bytes) {
+  staged_.Add(device, host, bytes);
+}
+
+void StepLink::Written(void* device, const void* host, int64_t bytes) {
+  char* const begin = static_cast<char*>(device);
+  for (Inputs& inputs : phases_) {
+    for (const Write& write : inputs.writes) {
+      char* const to = static_cast<char*>(write.device);
+      char* const from = std::max(begin, to);
+      const int64_t overlap = std::min(begin + bytes, to + write.bytes) - from;
+      if (overlap <= 0) continue;
+      std::memcpy(inputs.newest.data() + write.begin + (from - to),
+                  static_cast<const char*>(host) + (from - begin), overlap);
+    }
+  }
+}
+
+absl::Status StepLink::Flush() {
+  for (const Write& one : staged_.writes) {
+    SG_RETURN_IF_ERROR(
+        backend_->CopyToDevice(one.device, staged_.At(one), one.bytes));
+    Written(one.device, staged_.At(one), one.bytes);
+  }
+  std::swap(staged_, flushed_);
+  staged_.Clear();
+  return absl::OkStatus();
+}
+
+absl::Status StepLink::BeginRecording(int phase) {
+  Inputs& inputs = phases_[phase];
+  inputs.writes = flushed_.writes;
+  inputs.newest = flushed_.data;
+  if (inputs.writes.empty()) return absl::OkStatus();
+  SG_ASSIGN_OR_RETURN(void* const memory,
+                      link_->AllocateShared(kAlignment + inputs.newest.size()));
+  inputs.fetched = new (memory) int64_t(1);
+  inputs.slot = static_cast<char*>(memory) + kAlignment;
+  return absl::OkStatus();
+}
+
+void StepLink::RecordFetches(int phase) {
+  const Inputs& inputs = phases_[phase];
+  if (inputs.writes.empty()) return;
+  for (const Write& write : inputs.writes)
+    link_->Fetch(/*lane=*/0, write.device, inputs.slot + write.begin,
+                 write.bytes);
+  link_->Mark(/*lane=*/0, inputs.fetched, 1);
+}
+
+absl::Status StepLink::Hand(int phase) {
+  Inputs& inputs = phases_[phase];
+  for (const Write& one : staged_.writes) {
+    const bool known = std::any_of(
+        inputs.writes.begin(), inputs.writes.end(), [&](const Write& input) {
+          return input.device == one.device && input.bytes == one.bytes;
+        });
+    Written(one.device, staged_.At(one), one.bytes);
+    if (!known)
+      SG_RETURN_IF_ERROR(
+          backend_->CopyToDevice(one.device, staged_.At(one), one.bytes));
+  }
+  staged_.Clear();
+  if (inputs.writes.empty()) return absl::OkStatus();
+  const std::atomic_ref<int64_t> fetched(*inputs.fetched);
+  while (fetched.load(std::memory_order_acquire) == 0)
+    SG_RETURN_IF_ERROR(link_->Poll());
+  std::memcpy(inputs.slot, inputs.newest.data(), inputs.newest.size());
+  fetched.store(0, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::Status StepLink::ReadReport(uint64_t number, void* to, int64_t bytes) {
+  for (;;) {
+    switch (ring_->Read(number, to, bytes)) {
+      case RecordRing::Found::kFound:
+        return absl::OkStatus();
+      case RecordRing::Found::kOverwritten:
+        return absl::OutOfRangeError(absl::StrCat(
+            "report ", number, " was overwritten: the ring holds the newest ",
+            kReports, " only; read each before ", kReports,
+            " more runs are enqueued"));
+      case RecordRing::Found::kNotYet:
+        SG_RETURN_IF_ERROR(link_->Poll());
+    }
+  }
+}
+
+}  // namespace shardgraph
