@@ -1,0 +1,187 @@
+// What a checkpoint costs the training that goes on beside it:
+//
+//   bazel run //tools/bench:saves [-- --preset=gpt2_124m --saves=6 --steps=8
+//       --mb_per_second=100 --folder=DIR]
+//
+// Trains on two ranks, one thread each, in blocks of steps, every other one
+// with a save at its beginning, which a writer held to a rate finishes within
+// the block. Prints the time that a save adds (the mean block with one less the
+// mean block without), the time of its copy to host memory, and their quotient.
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "fsdp/checkpoint/checkpoint_saver.h"
+#include "fsdp/config/train_config.h"
+#include "fsdp/data/batches.h"
+#include "fsdp/train/shard_writer.h"
+#include "fsdp/train/trainer.h"
+#include "fsdp/train/training_plan.h"
+#include "graph/executor.h"
+#include "kernels/status_macros.h"
+#include "kernels/step_state.h"
+#include "tools/bench/ranks.h"
+#include "tools/presets/presets.h"
+#include "tools/program/flags.h"
+#include "tools/program/program.h"
+
+namespace shardgraph {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kRanks = 2;
+constexpr int kWarmUp = 3;
+
+absl::StatusOr<json> SavesTask(const json& arguments, Runtime& runtime) {
+  SG_ASSIGN_OR_RETURN(
+      TrainConfig config,
+      LoadConfig(arguments.at("preset").get<std::string>(),
+                 {"data.batch_size=2", "data.sequence_length=64",
+                  "schedule.warmup_steps=0", "checkpoint.keep_last=1",
+                  absl::StrCat("checkpoint.write_mb_per_second=",
+                               arguments.at("rate").get<double>())}));
+  SG_ASSIGN_OR_RETURN(const auto model, MakeModel(config.model()));
+  ResolveTrainConfig(model->max_positions(), runtime.world_size(), &config);
+  PlanRequest request;
+  request.config = &config;
+  request.world_size = runtime.world_size();
+  SG_ASSIGN_OR_RETURN(request.target, LoadTargetPreset(""));
+  request.workspace = runtime.Workspace();
+  request.evaluate = false;
+  SG_ASSIGN_OR_RETURN(const auto plan, MakeTrainingPlan(request));
+  ExecutorOptions executor_options;
+  executor_options.backend = &runtime.backend();
+  executor_options.communicators = runtime.communicators();
+  SG_ASSIGN_OR_RETURN(const auto executor,
+                      Executor::Create(plan->plan, executor_options));
+  const StepState fresh;
+  SG_RETURN_IF_ERROR(
+      executor->WriteBuffer(plan->state, 0, &fresh, sizeof(fresh)));
+  SG_RETURN_IF_ERROR(InitializeParameters(*plan, config.run().seed(),
+                                          runtime.rank() % plan->groups.shard,
+                                          *executor));
+
+  TrainerOptions options;
+  options.config = &config;
+  options.plan = plan.get();
+  options.executor = executor.get();
+  options.training = [&](int64_t step, int64_t, Batch* batch) {
+    const int64_t rows = config.data().micro_batch_size(),
+                  count = rows * config.data().sequence_length();
+    batch->tokens.resize(count);
+    for (int64_t i = 0; i < count; ++i)
+      batch->tokens[i] = static_cast<int32_t>(1 + (step * 131 + i * 7) % 250);
+    batch->targets = batch->tokens;
+    batch->sequence_ids.assign(rows, step);
+    return absl::OkStatus();
+  };
+  options.rank = runtime.rank();
+  options.world_size = runtime.world_size();
+  Trainer trainer(options);
+
+  CheckpointSaverOptions saving;
+  saving.rank.config = &config;
+  saving.rank.plan = plan.get();
+  saving.rank.executor = executor.get();
+  saving.rank.rank = runtime.rank();
+  saving.rank.world_size = runtime.world_size();
+  saving.folder = arguments.at("folder");
+  saving.store = &runtime.store();
+  saving.max = [&runtime](int64_t mine) { return runtime.Max(mine); };
+  CheckpointSaver saver(std::move(saving));
+
+  const int64_t blocks = 2 * arguments.at("saves").get<int64_t>(),
+                steps = arguments.at("steps");
+  for (int64_t step = 0; step < kWarmUp; ++step)
+    SG_RETURN_IF_ERROR(trainer.Step(step).status());
+  std::vector<double> seconds, copies;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t first = kWarmUp + block * steps;
+    SG_RETURN_IF_ERROR(runtime.Barrier());
+    const absl::Time begin = absl::Now();
+    if (block % 2 == 1) {
+      SG_RETURN_IF_ERROR(saver.Save(first));
+      copies.push_back(absl::ToDoubleSeconds(saver.copy_time()));
+    }
+    for (int64_t step = first; step < first + steps; ++step)
+      SG_RETURN_IF_ERROR(trainer.Step(step).status());
+    SG_RETURN_IF_ERROR(runtime.Barrier());
+    seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
+    // 1: the save was not done within its block, whose time is too short.
+    SG_ASSIGN_OR_RETURN(const int64_t busy, runtime.Max(saver.Idle() ? 0 : 1));
+    if (busy != 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("a save took longer than its block of ", seconds.back(),
+                       " s; raise --steps or --mb_per_second"));
+    }
+  }
+  SG_RETURN_IF_ERROR(saver.SaveAndWait(kWarmUp + blocks * steps));
+  return json{{"seconds", seconds},
+              {"copies", copies},
+              {"bytes", plan->snapshot_bytes}};
+}
+
+absl::Status Main(const std::vector<std::string>& args) {
+  std::string preset = "gpt2_124m", folder;
+  int64_t saves = 6, steps = 8;
+  double rate = 100;
+  std::vector<std::string> none;
+  SG_RETURN_IF_ERROR(ParseFlags(
+      "saves: what a checkpoint costs the training beside it", args,
+      {{"preset", &preset, "of the model; gpt2_124m"},
+       {"saves", &saves, "saves that are timed; 6"},
+       {"steps", &steps, "of a block; 8"},
+       {"mb_per_second", &rate, "that each rank writes at most; 100"},
+       {"folder", &folder, "for the checkpoints, removed at the end"}},
+      &none));
+  const std::string base = folder.empty()
+                               ? std::filesystem::temp_directory_path().string()
+                               : UserPath(folder);
+  const std::string work =
+      absl::StrCat(base, "/saves-", absl::ToUnixMicros(absl::Now()));
+  const auto result = RunOnRanks("saves",
+                                 {{"preset", preset},
+                                  {"saves", saves},
+                                  {"steps", steps},
+                                  {"rate", rate},
+                                  {"folder", work}},
+                                 kRanks);
+  std::error_code error;
+  std::filesystem::remove_all(work, error);
+  if (!result.ok()) return result.status();
+  double without = 0, with = 0, copy = 0;
+  const std::vector<double> seconds = result->at("seconds"),
+                            copies = result->at("copies");
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    std::printf("block %zu %s: %.3f s\n", i,
+                i % 2 == 0 ? "without" : "with a save", seconds[i]);
+    (i % 2 == 0 ? without : with) += seconds[i] / static_cast<double>(saves);
+  }
+  for (double seconds_of_copy : copies)
+    copy += seconds_of_copy / static_cast<double>(saves);
+  std::printf(
+      "%.1f MB a rank; a save adds %.3f s to %.3f s of %lld steps, its copy "
+      "takes %.3f s: %.2f x\n",
+      result->at("bytes").get<double>() / 1e6, with - without, without,
+      static_cast<long long>(steps), copy, (with - without) / copy);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace shardgraph
+
+int main(int argc, char** argv) {
+  int exit_status = 0;
+  if (shardgraph::RunAsRank(argc, argv, {{"saves", shardgraph::SavesTask}},
+                            &exit_status))
+    return exit_status;
+  return shardgraph::Finish(
+      "saves", shardgraph::Main(shardgraph::ArgumentsOf(argc, argv)));
+}
