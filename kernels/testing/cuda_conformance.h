@@ -1,4 +1,5 @@
-// Conformance of CUDA kernels, run on the CUDA double.
+// Conformance of CUDA kernels, run on the CUDA double or, in //tests/gpu, on a
+// GPU.
 #ifndef KERNELS_TESTING_CUDA_CONFORMANCE_H_
 #define KERNELS_TESTING_CUDA_CONFORMANCE_H_
 

@@ -11,7 +11,9 @@ any version with torch.distributed and Gloo; nothing else here does.
     python3 tools/bench/compare_torch.py [--rounds=3] [--steps=4] [--json=FILE]
 
 Prints tokens per second of each run (of its fastest step) and the ratio of the
-best ones.
+best ones. With --device=cuda, one rank for each GPU, over NCCL, PyTorch plain,
+with its blocks compiled, and with them compiled to CUDA graphs; the ratio is to
+the fastest of these.
 """
 
 import argparse
@@ -26,7 +28,7 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-WARM_UP = 2  # steps that do not count, in both
+WARM_UP = 5 if '--device=cuda' in sys.argv else 2  # steps that do not count, in both
 
 
 def parse_arguments():
@@ -34,7 +36,8 @@ def parse_arguments():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--config', default='gpt2_124m',
                         help='a preset of proto/configs with a gpt2 model')
-    parser.add_argument('--ranks', type=int, default=2)
+    parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu')
+    parser.add_argument('--ranks', type=int, default=0, help='default: 2, or 1 with a GPU')
     parser.add_argument('--sequences', type=int, default=1, help='per rank and step')
     parser.add_argument('--sequence_length', type=int, default=0, help='default: all positions')
     parser.add_argument('--precision', choices=['BF16', 'FP32'], default='BF16')
@@ -42,11 +45,14 @@ def parse_arguments():
     parser.add_argument('--steps', type=int, default=4, help='timed steps of a run')
     parser.add_argument('--parallel', choices=['auto', 'fsdp2', 'ddp'], default='auto')
     parser.add_argument('--compile', action='store_true', help='torch.compile the blocks')
+    parser.add_argument('--graphs', action='store_true', help=argparse.SUPPRESS)
     parser.add_argument('--python', default=sys.executable, help='a Python that has torch')
     parser.add_argument('--train', default=os.path.join(ROOT, 'bazel-bin/tools/train/train'))
     parser.add_argument('--json', default='', help='write the figures to this file')
     parser.add_argument('--rank_of', default='', help=argparse.SUPPRESS)
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.ranks = args.ranks or (1 if args.device == 'cuda' else 2)
+    return args
 
 
 def model_of(config):
@@ -74,8 +80,13 @@ def run_rank(args, model_sizes):
     from torch import nn
 
     rank, world = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    dist.init_process_group('gloo')
+    cuda = args.device == 'cuda'
+    if cuda:
+        torch.cuda.set_device(rank)
+        torch.set_float32_matmul_precision('highest')
+    else:
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+    dist.init_process_group('nccl' if cuda else 'gloo')
     torch.manual_seed(1)
     dtype = torch.bfloat16 if args.precision == 'BF16' else torch.float32
     width, heads = int(model_sizes['n_embd']), int(model_sizes['n_head'])
@@ -107,21 +118,21 @@ def run_rank(args, model_sizes):
                     nn.init.normal_(parameter, std=0.02)
 
         def forward(self, tokens, targets):
-            x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+            x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
             for block in self.blocks:
                 x = block(x)
             logits = F.linear(self.ln_f(x), self.wte.weight)  # tied
             return F.cross_entropy(logits.float().view(-1, vocabulary), targets.view(-1))
 
-    model = Gpt2()
-    if args.compile:
+    model = Gpt2().to(args.device)
+    if args.compile or args.graphs:
         for block in model.blocks:
-            block.compile()
+            block.compile(mode='reduce-overhead' if args.graphs else 'default')
 
     def fsdp2():
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-        mesh = init_device_mesh('cpu', (world,))
+        mesh = init_device_mesh(args.device, (world,))
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
         for block in model.blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -143,9 +154,10 @@ def run_rank(args, model_sizes):
     seconds = []
     for step in range(WARM_UP + args.steps):
         tokens = torch.randint(vocabulary, (args.sequences, length + 1), generator=generator)
+        tokens = tokens.to(args.device)
         dist.barrier()
         begin = time.perf_counter()
-        with torch.autocast('cpu', dtype=torch.bfloat16,
+        with torch.autocast(args.device, dtype=torch.bfloat16,
                             enabled=args.rank_of == 'ddp' and args.precision == 'BF16'):
             loss = parallel(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
         loss.backward()
@@ -174,7 +186,7 @@ def cores_of(rank, ranks):
     return cores[rank * each:(rank + 1) * each] if each else cores
 
 
-def run_torch(args, kind):
+def run_torch(args, kind, flags=()):
     """Seconds of each timed step, or None and why not."""
     port = free_port()
     processes = []
@@ -184,7 +196,7 @@ def run_torch(args, kind):
         cores = cores_of(rank, args.ranks)
         environment['OMP_NUM_THREADS'] = str(max(1, len(os.sched_getaffinity(0)) // args.ranks))
         processes.append(subprocess.Popen(
-            [args.python, os.path.abspath(__file__), '--rank_of=' + kind] +
+            [args.python, os.path.abspath(__file__), '--rank_of=' + kind] + list(flags) +
             [a for a in sys.argv[1:] if not a.startswith('--rank_of')],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             preexec_fn=lambda cores=cores: os.sched_setaffinity(0, cores)))
@@ -203,6 +215,7 @@ def run_ours(args, length, tokens, folder):
     subprocess.run(['rm', '-rf', run], check=True)
     result = subprocess.run(
         [args.train, '--config=' + args.config, '--nproc=%d' % args.ranks, '--run_dir=' + run,
+         '--device=' + args.device,
          'data.path=' + tokens, 'data.batch_size=%d' % (args.sequences * args.ranks),
          'data.micro_batch_size=%d' % args.sequences, 'data.sequence_length=%d' % length,
          'precision.compute=' + args.precision, 'run.steps=%d' % (WARM_UP + args.steps),
@@ -213,6 +226,40 @@ def run_ours(args, length, tokens, folder):
     with open(os.path.join(run, 'metrics.jsonl')) as file:
         lines = [json.loads(line) for line in file]
     return [line['step_seconds'] for line in lines if 'step_seconds' in line][WARM_UP:]
+
+
+# How PyTorch runs on a GPU.
+MODES = {'plain': [], 'compiled': ['--compile'], 'cuda_graphs': ['--graphs']}
+
+
+def compare_on_gpu(args, length, per_step, tokens, folder):
+    figures = {'shardgraph': [], **{mode: [] for mode in MODES}}
+    problems, version = {}, ''
+    for turn in range(args.rounds):
+        figures['shardgraph'].append(per_step / min(run_ours(args, length, tokens, folder)))
+        for mode, flags in MODES.items():
+            if mode in problems:
+                continue
+            theirs, problem = run_torch(args, 'fsdp2', flags)
+            if theirs is None:
+                problems[mode] = problem[0]
+                print('FSDP2, %s, does not run: %s' % (mode, problem[0]))
+                continue
+            version = theirs['torch']
+            figures[mode].append(per_step / min(theirs['seconds']))
+        print('run %d: Shardgraph %.0f tokens/s, PyTorch %s' % (
+            turn + 1, figures['shardgraph'][-1],
+            ', '.join('%s %.0f' % (mode, rates[-1]) for mode, rates in figures.items()
+                      if mode != 'shardgraph' and rates)), flush=True)
+    ours = max(figures['shardgraph'])
+    ratios = {mode: ours / max(figures[mode]) for mode in MODES if figures[mode]}
+    if not ratios:
+        sys.exit('compare_torch: FSDP2 does not run in any mode')
+    for mode, ratio in ratios.items():
+        print('%s, %d tokens a step, %s: Shardgraph is %.2f times as fast as FSDP2, %s' %
+              (args.config, per_step, args.precision, ratio, mode))
+    return dict(figures, ratios=ratios, ratio=min(ratios.values()), problems=problems,
+                torch_version=version, parallel='fsdp2')
 
 
 def main():
@@ -236,6 +283,12 @@ def main():
             chooser = random.Random(1)
             for _ in range(64 * length):
                 file.write(chooser.randrange(int(sizes['vocab_size'])).to_bytes(2, 'little'))
+        if args.device == 'cuda':
+            report = compare_on_gpu(args, length, per_step, tokens, folder)
+            if args.json:
+                with open(args.json, 'w') as file:
+                    json.dump(report, file)
+            return
         for turn in range(args.rounds):
             ours = run_ours(args, length, tokens, folder)
             theirs, problem = run_torch(args, kinds[0])

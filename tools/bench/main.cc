@@ -64,6 +64,7 @@ int Main(int argc, char** argv) {
       ChooseDevice(device, /*local_ranks=*/1);
   if (!choice.ok()) return Finish("bench", choice.status());
   RegisterSteps(choice->device);
+  if (choice->device == "cuda") RegisterCudaKernels();
   std::vector<char*> pointers;
   for (std::string& arg : args) pointers.push_back(arg.data());
   int count = static_cast<int>(pointers.size());

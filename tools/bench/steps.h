@@ -21,6 +21,9 @@ absl::StatusOr<nlohmann::json> StepsTask(const nlohmann::json& arguments,
 // Adds the benchmarks of whole steps on "cpu" or "cuda".
 void RegisterSteps(const std::string& device);
 
+// Adds those of CUDA kernels; a program that was built without CUDA has none.
+void RegisterCudaKernels();
+
 // Repeats a collective ("all_gather", "reduce_scatter", "all_reduce") over all
 // ranks, or copying a peer's part out of memory that both share ("memcpy").
 //   arguments {"what": name, "bytes": of the full buffer, "repeats": n,
