@@ -77,6 +77,22 @@ run() {
   add "${counts[@]}"
 }
 
+# run_script TITLE COMMAND...: a script whose last line is "N passed, N failed"
+# or "N passed, N failed, N skipped".
+run_script() {
+  local title=$1 output status last counts
+  shift
+  printf '\n== %s\n' "$title"
+  output=$("$@" 2>&1)
+  status=$?
+  printf '%s\n' "$output"
+  last=$(tail -n 1 <<<"$output")
+  read -r -a counts < <(tr -dc '0-9 ' <<<"$last")
+  if [[ $last != *" passed, "*" failed"* ]]; then counts=(0 1 0); fi
+  add "${counts[0]}" "${counts[1]}" "${counts[2]:-0}"
+  [ $status = 0 ] || [ "${counts[1]}" != 0 ] || add 0 1 0
+}
+
 if ! tools/setup.sh; then
   echo "0 passed, 1 failed"
   exit 1
@@ -94,6 +110,13 @@ if [ $long = 1 ]; then
   if [ -x tests/mutations.sh ]; then
     printf '\n== mutations\n'
     if tests/mutations.sh; then add 1 0 0; else add 0 1 0; fi
+  fi
+  run_script "launchers" tests/launchers/same_result.sh
+  if command -v clang >/dev/null; then
+    run_script "fuzzers" tests/fuzz/fuzz.sh all 60
+  else
+    printf '\n== fuzzers: skipped, no clang\n'
+    add 0 0 1
   fi
 fi
 
