@@ -10,6 +10,7 @@ packages=(
   libabsl-dev libprotobuf-dev protobuf-compiler
   libgtest-dev libgmock-dev libbenchmark-dev
   libdnnl-dev libgloo-dev nlohmann-json3-dev zlib1g-dev
+  libicu-dev libsentencepiece-dev
   dict-wn gzip xz-utils   # WordNet, the text of quickstart and of some tests
   python3                 # scripts in tools/ only; no program needs it
 )

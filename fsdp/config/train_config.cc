@@ -133,6 +133,17 @@ absl::Status ValidateData(const DataSpec& spec, int64_t max_positions,
                      " positions; set data.sequence_length to at most ",
                      max_positions, " or give the model more positions"));
   }
+  if (!spec.path().empty() && spec.sources_size() > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.path is \"", spec.path(), "\", but data.sources has ",
+        spec.sources_size(), " sources; leave one of the two out"));
+  }
+  SG_RETURN_IF_ERROR(Require(!spec.has_end_of_text() || spec.end_of_text() >= 0,
+                             "data.end_of_text", spec.end_of_text(),
+                             "a token: 0 or more"));
+  SG_RETURN_IF_ERROR(Require(!spec.has_end_of_text() || spec.mask_documents(),
+                             "data.end_of_text", spec.end_of_text(),
+                             "left out but with data.mask_documents=true"));
   return Require(spec.micro_batch_size() >= 1, "data.micro_batch_size",
                  spec.micro_batch_size(), "1 or more");
 }
@@ -328,6 +339,9 @@ void ResolveTrainConfig(int64_t max_positions, int world_size,
 
   DataSpec* data = config->mutable_data();
   if (data->batch_size() == 0) data->set_batch_size(8);
+  for (DataSource& source : *data->mutable_sources()) {
+    if (source.weight() == 0) source.set_weight(1);
+  }
   if (data->sequence_length() == 0)
     data->set_sequence_length(max_positions > 0 ? max_positions : 1024);
   if (data->micro_batch_size() == 0) {

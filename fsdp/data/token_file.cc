@@ -5,17 +5,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "fsdp/data/megatron_index.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
 namespace {
 
+constexpr char kMegatronEnding[] = ".bin", kIndexEnding[] = ".idx";
 constexpr int64_t kHeaderInts = 256;
 constexpr int64_t kHeaderBytes = kHeaderInts * 4;
 constexpr int32_t kGpt2Magic = 20240520, kGpt2Version = 1;
@@ -32,50 +36,80 @@ absl::string_view BytesOf(const void* data, size_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(
-    const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+absl::Status TokenFile::Map() {
+  const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     return Wrong(
-        path,
+        path_,
         absl::StrCat(strerror(errno),
                      "; make token files with `bazel run //tools:prepare`"));
   }
   struct stat info = {};
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     close(fd);
-    return Wrong(path, "not a regular file");
+    return Wrong(path_, "not a regular file");
   }
-  std::unique_ptr<TokenFile> file(new TokenFile());
-  file->path_ = path;
-  file->map_bytes_ = info.st_size;
+  map_bytes_ = info.st_size;
   if (info.st_size == 0) {
     close(fd);
-    return Wrong(path,
+    return Wrong(path_,
                  "empty; make token files with `bazel run //tools:prepare`");
   }
   void* map = mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, fd, 0);
   const int map_error = errno;
   close(fd);
   if (map == MAP_FAILED)
-    return Wrong(path, absl::StrCat("cannot map it: ", strerror(map_error)));
-  file->map_ = static_cast<const char*>(map);
+    return Wrong(path_, absl::StrCat("cannot map it: ", strerror(map_error)));
+  map_ = static_cast<const char*>(map);
+  return absl::OkStatus();
+}
+
+absl::Status TokenFile::TakeIndex(const std::string& path) {
+  TokenFile file;
+  file.path_ = path;
+  SG_RETURN_IF_ERROR(file.Map());
+  absl::StatusOr<MegatronIndex> index = ParseMegatronIndex(
+      absl::string_view(file.map_, file.map_bytes_), map_bytes_);
+  if (!index.ok()) return Wrong(path, index.status().message());
+  tokens_ = map_;
+  token_bytes_ = index->token_bytes;
+  is_signed_ = index->is_signed;
+  size_ = index->tokens;
+  document_starts_ = std::move(index->document_starts);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(
+    const std::string& path) {
+  const absl::string_view stem =
+      absl::StripSuffix(absl::StripSuffix(path, kIndexEnding), kMegatronEnding);
+  const std::string index = absl::StrCat(stem, kIndexEnding);
+  struct stat info = {};
+  const bool megatron =
+      stem.size() < path.size() && stat(index.c_str(), &info) == 0;
+  std::unique_ptr<TokenFile> file(new TokenFile());
+  file->path_ = megatron ? absl::StrCat(stem, kMegatronEnding) : path;
+  SG_RETURN_IF_ERROR(file->Map());
+  if (megatron) {
+    SG_RETURN_IF_ERROR(file->TakeIndex(index));
+    return file;
+  }
 
   int32_t header[3] = {};
-  if (info.st_size >= static_cast<int64_t>(sizeof(header)))
-    std::memcpy(header, map, sizeof(header));
+  if (file->map_bytes_ >= static_cast<int64_t>(sizeof(header)))
+    std::memcpy(header, file->map_, sizeof(header));
   const bool gpt2 = header[0] == kGpt2Magic, llama3 = header[0] == kLlama3Magic;
   if (!gpt2 && !llama3) {  // nanoGPT
-    if (info.st_size % 2 != 0) {
+    if (file->map_bytes_ % 2 != 0) {
       return Wrong(
           path,
-          absl::StrCat(info.st_size,
+          absl::StrCat(file->map_bytes_,
                        " bytes without a known header are no u16 tokens; if "
                        "this is text, ",
                        "turn it into tokens with `bazel run //tools:prepare`"));
     }
     file->tokens_ = file->map_;
-    file->size_ = info.st_size / 2;
+    file->size_ = file->map_bytes_ / 2;
     return file;
   }
   const int32_t expected = gpt2 ? kGpt2Version : kLlama3Version;
@@ -87,10 +121,10 @@ absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(
   file->token_bytes_ = gpt2 ? 2 : 4;
   file->size_ = header[2];
   const int64_t need = kHeaderBytes + file->size_ * file->token_bytes_;
-  if (header[2] < 0 || info.st_size < need) {
+  if (header[2] < 0 || file->map_bytes_ < need) {
     return Wrong(path, absl::StrCat("truncated: its header says ", header[2],
                                     " tokens, ", need, " bytes, but it has ",
-                                    info.st_size, "; make it again"));
+                                    file->map_bytes_, "; make it again"));
   }
   file->tokens_ = file->map_ + kHeaderBytes;
   return file;
@@ -109,15 +143,20 @@ absl::Status TokenFile::Read(int64_t begin, int64_t vocab_size,
   }
   const char* from = tokens_ + begin * token_bytes_;
   for (size_t i = 0; i < out.size(); ++i) {
-    uint32_t token = 0;
+    int64_t token = 0;
     std::memcpy(&token, from + i * token_bytes_, token_bytes_);
-    if (token >= vocab_size) {
+    if (is_signed_) {
+      const int unused = 64 - 8 * token_bytes_;
+      token = static_cast<int64_t>(static_cast<uint64_t>(token) << unused) >>
+              unused;
+    }
+    if (token < 0 || token >= vocab_size) {
       return Wrong(
           path_,
           absl::StrCat("token ", token, " at position ", begin + i,
                        " is outside the vocabulary of ", vocab_size,
                        "; set the model's vocab_size to at least ",
-                       uint64_t{token} + 1,
+                       std::max(token, vocab_size) + 1,
                        ", use the tokenizer that the model was made for, or, "
                        "if this is text, turn it into tokens with `bazel run "
                        "//tools:prepare`"));
@@ -128,32 +167,34 @@ absl::Status TokenFile::Read(int64_t begin, int64_t vocab_size,
 }
 
 absl::StatusOr<std::unique_ptr<TokenFileWriter>> TokenFileWriter::Create(
-    const std::string& path) {
+    const std::string& path, int64_t vocab_size) {
   absl::StatusOr<std::unique_ptr<DurableFile>> file = DurableFile::Create(path);
   if (!file.ok()) return absl::InvalidArgumentError(file.status().message());
   std::unique_ptr<TokenFileWriter> writer(new TokenFileWriter());
   writer->path_ = path;
   writer->file_ = *std::move(file);
+  writer->wide_ = vocab_size > int64_t{1} << 16;
   // The header comes with Close.
   SG_RETURN_IF_ERROR(writer->file_->Append(std::string(kHeaderBytes, '\0')));
   return writer;
 }
 
-absl::Status TokenFileWriter::Append(absl::Span<const uint16_t> tokens) {
+absl::Status TokenFileWriter::Append(absl::Span<const int32_t> tokens) {
   if (size_ + static_cast<int64_t>(tokens.size()) >
       std::numeric_limits<int32_t>::max()) {
     return absl::InvalidArgumentError(absl::StrCat(
         path_,
         ": more than 2^31 - 1 tokens do not fit one file; split the input"));
   }
-  SG_RETURN_IF_ERROR(
-      file_->Append(BytesOf(tokens.data(), tokens.size() * sizeof(uint16_t))));
   size_ += tokens.size();
-  return absl::OkStatus();
+  if (wide_) return file_->Append(BytesOf(tokens.data(), tokens.size() * 4));
+  narrow_.assign(tokens.begin(), tokens.end());
+  return file_->Append(BytesOf(narrow_.data(), narrow_.size() * 2));
 }
 
 absl::Status TokenFileWriter::Close() {
-  const int32_t header[3] = {kGpt2Magic, kGpt2Version,
+  const int32_t header[3] = {wide_ ? kLlama3Magic : kGpt2Magic,
+                             wide_ ? kLlama3Version : kGpt2Version,
                              static_cast<int32_t>(size_)};
   SG_RETURN_IF_ERROR(file_->WriteAt(0, BytesOf(header, sizeof(header))));
   return file_->Commit();

@@ -2,8 +2,12 @@
 //
 // - llm.c GPT-2: 256 x i32 header (20240520, 1, count), then u16 tokens; what
 //   `prepare` writes.
-// - llm.c Llama-3: 256 x i32 header (20240801, 7, count), then u32 tokens.
+// - llm.c Llama-3: 256 x i32 header (20240801, 7, count), then u32 tokens; what
+//   `prepare` writes for large vocabularies.
 // - nanoGPT: u16 tokens without a header.
+// - Megatron: NAME.bin, tokens without a header, and NAME.idx
+// (megatron_index.h)
+//   beside it, which makes it one.
 //
 // Little-endian. Read only; safe to use from several threads.
 #ifndef FSDP_DATA_TOKEN_FILE_H_
@@ -12,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,6 +30,7 @@ class TokenFile {
  public:
   // InvalidArgument names the file, what is wrong with it (missing, empty,
   // truncated, an unknown version) and the remedy.
+  // A Megatron file may be given by either of its names.
   static absl::StatusOr<std::unique_ptr<TokenFile>> Open(
       const std::string& path);
   ~TokenFile();
@@ -33,6 +39,11 @@ class TokenFile {
 
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // tokens
+  // The first token of each document, ascending, where the file says so; empty:
+  // it does not.
+  const std::vector<int64_t>& document_starts() const {
+    return document_starts_;
+  }
 
   // Copies tokens [begin, begin + out.size()), each checked to be below
   // `vocab_size`: InvalidArgument names file, position, token and the remedy.
@@ -41,24 +52,31 @@ class TokenFile {
 
  private:
   TokenFile() = default;
+  absl::Status Map();
+  // Takes the index beside the file; its name is `path`.
+  absl::Status TakeIndex(const std::string& path);
 
   std::string path_;
   const char* map_ = nullptr;
   int64_t map_bytes_ = 0;
   const char* tokens_ = nullptr;
   int token_bytes_ = 2;
+  bool is_signed_ = false;
   int64_t size_ = 0;
+  std::vector<int64_t> document_starts_;
 };
 
-// Appends tokens to a file in llm.c's GPT-2 format. The file appears under its
-// name when Close has succeeded, never half written.
+// Appends tokens to a file in llm.c's formats: GPT-2's, or Llama-3's for
+// vocabularies beyond 65,536. The file appears under its name when Close has
+// succeeded, never half written.
 class TokenFileWriter {
  public:
   // InvalidArgument: `path` cannot be written.
   static absl::StatusOr<std::unique_ptr<TokenFileWriter>> Create(
-      const std::string& path);
+      const std::string& path, int64_t vocab_size);
 
-  absl::Status Append(absl::Span<const uint16_t> tokens);
+  // Each token is in [0, vocab_size).
+  absl::Status Append(absl::Span<const int32_t> tokens);
   int64_t size() const { return size_; }
   absl::Status Close();
 
@@ -67,7 +85,9 @@ class TokenFileWriter {
 
   std::string path_;
   std::unique_ptr<DurableFile> file_;
+  bool wide_ = false;  // u32
   int64_t size_ = 0;
+  std::vector<uint16_t> narrow_;
 };
 
 }  // namespace shardgraph

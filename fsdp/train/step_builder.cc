@@ -135,6 +135,7 @@ class StepBuilder {
     options.length = config_.data().sequence_length();
     options.compute = step_.compute;
     options.seed = config_.run().seed();
+    options.documents = config_.data().mask_documents();
     return options;
   }
 
@@ -462,6 +463,7 @@ class StepBuilder {
       builder_.SetDirection(Direction::kForward);
       ParameterGather source = Source();
       ForwardOptions options = Forward(ForwardMode::kGenerate);
+      options.documents = false;
       options.batch = shape.batch;
       options.length = length;
       options.cache_length = shape.cache_length;

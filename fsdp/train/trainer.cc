@@ -54,6 +54,7 @@ Trainer::Trainer(const TrainerOptions& options) : options_(options) {
   tokens_ = Find(graph.inputs, "tokens");
   targets_ = Find(graph.inputs, "targets");
   sequence_ids_ = Find(graph.inputs, "sequence_ids");
+  documents_ = Find(graph.inputs, "documents");
   loss_pair_ = Find(graph.outputs, "loss_pair");
   if (micro_ != kNone) {
     model_flops_ =
@@ -80,6 +81,11 @@ absl::Status Trainer::WriteBatch(const Batch& batch) {
       tokens_, batch.tokens.data(), batch.tokens.size() * sizeof(int32_t)));
   SG_RETURN_IF_ERROR(executor.StageValue(
       targets_, batch.targets.data(), batch.targets.size() * sizeof(int32_t)));
+  if (documents_ != kNone) {
+    SG_RETURN_IF_ERROR(
+        executor.StageValue(documents_, batch.documents.data(),
+                            batch.documents.size() * sizeof(int32_t)));
+  }
   if (sequence_ids_ == kNone) return absl::OkStatus();
   return executor.StageValue(sequence_ids_, batch.sequence_ids.data(),
                              batch.sequence_ids.size() * sizeof(int64_t));

@@ -82,7 +82,7 @@ class Trainer {
   BatchShape shape_;
   int64_t micro_batches_;
   PhaseId micro_, last_micro_, update_, eval_, eval_reduce_;
-  ValueId tokens_, targets_, sequence_ids_, loss_pair_;
+  ValueId tokens_, targets_, sequence_ids_, documents_, loss_pair_;
   bool begun_ = false;
   double model_flops_ = 0;  // of one step, all ranks
   Batch batch_, next_;

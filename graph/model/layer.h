@@ -32,6 +32,11 @@ struct EmitContext {
   ValueId SequenceIds() {
     return Input("sequence_ids", DType::kI64, options.batch);
   }
+  // Of each token, [B, T].
+  ValueId Documents() {
+    return builder.Reshape(Input("documents", DType::kI32, rows()),
+                           {options.batch, options.length});
+  }
   // Scalars of StepState.
   ValueId RunStep();
   ValueId Position();

@@ -125,7 +125,11 @@ class AttentionLayer : public Layer {
   ValueId EmitAttention(EmitContext& context, ValueId q, ValueId k,
                         ValueId v) const {
     Attributes attributes = Attributes().SetInt("causal", 1);
-    absl::InlinedVector<ValueId, 5> operands = {q, k, v};
+    absl::InlinedVector<ValueId, 6> operands = {q, k, v};
+    if (context.options.documents) {
+      attributes.SetInt("has_documents", 1);
+      operands.push_back(context.Documents());
+    }
     if (context.training() && spec_.dropout() > 0) {
       attributes.SetDouble("dropout", spec_.dropout());
       attributes.SetInt("seed", static_cast<int64_t>(context.options.seed));

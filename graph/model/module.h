@@ -70,6 +70,7 @@ struct ForwardOptions {
   DType compute = DType::kBF16;
   uint64_t seed = 0;            // of dropout
   int64_t cache_length = 0;     // S: kGenerate; capacity of the caches
+  bool documents = false;       // attention stays within documents
   int64_t loss_chunk_rows = 0;  // rows of logits at a time; 0: chosen
   std::string input_prefix;  // of the names of batch tensors: phases of other
                              // shapes have their own
@@ -77,8 +78,9 @@ struct ForwardOptions {
 
 // Inputs are named batch tensors of the graph, their names behind input_prefix:
 // "tokens" I32[B*T], "targets" I32[B*T] (-100: masked), "sequence_ids" I64[B]
-// (only with dropout), "last_rows" I32[B] (kGenerate: the row of each sequence
-// whose logits are wanted).
+// (only with dropout), "documents" I32[B*T] (only with
+// ForwardOptions::documents; not in kGenerate), "last_rows" I32[B] (kGenerate:
+// the row of each sequence whose logits are wanted).
 struct ForwardResult {
   ValueId stats =
       kNone;  // F64[2]: sum of token losses, number of unmasked targets

@@ -325,10 +325,10 @@ TEST_F(BadInputTest, Prepare) {
         "--output"},
        {"unknown tokenizer",
         "--input=$D/good.txt|--output=$D/out|--tokenizer=$D/none",
-        "no tokenizer \"$D/none\"|use \"bytes\" or the path"},
+        "no tokenizer \"$D/none\"|use \"bytes\", the path"},
        {"tokenizer without a type",
         "--input=$D/good.txt|--output=$D/out|--tokenizer=$D/bad.json",
-        "$D/bad.json|model.type"}});
+        "$D/bad.json|model is null"}});
   for (const char* name : {"train.bin", "train.bin.tmp", "val.bin"})
     EXPECT_FALSE(fs::exists(folder_ + "/out/" + name)) << name;
 }
@@ -370,7 +370,8 @@ TEST_F(BadInputTest, Checkpoints) {
   const std::string run = "--checkpoint=$D/done|--prompt=ab";
   Expect(
       kGenerate, run,
-      {{"no tokenizer", "", "no tokenizer.json beside $D/done|copy the one"}});
+      {{"no tokenizer", "",
+        "no tokenizer.json or tokenizer.model beside $D/done|copy the one"}});
   Write("done/tokenizer.json",
         "{\"version\": \"1.0\", \"model\": {\"type\": \"bytes\"}}");
   Expect(kGenerate, "",

@@ -285,6 +285,58 @@ TEST_P(ModelFixtureTest, GenerationGivesTheLogitsOfTheWholeSequence) {
   ExpectGeneratedLogits(fixture, CpuKernels(), DType::kBF16, 3e-2);
 }
 
+// Two documents in one sequence against each alone: losses and gradients add
+// up. (GPT-2's positions go on over documents.)
+TEST_P(ModelFixtureTest, DocumentsDoNotSeeEachOther) {
+  const FixtureModel& fixture = GetParam();
+  if (!absl::StartsWith(fixture.name, "llama")) GTEST_SKIP();
+  const std::map<std::string, Elements> tokens =
+      ReadFixtureTensors("tokens.safetensors");
+  const Elements& inputs = tokens.at("gradient.inputs");
+  const Elements& targets = tokens.at("gradient.targets_unmasked");
+  constexpr int64_t kCut = 10;
+  struct Sums {
+    double loss = 0;
+    std::map<std::string, Elements> gradients;
+  };
+  const auto run_part = [&](int64_t begin, int64_t end, bool documents) {
+    FixtureRun run(fixture, CpuKernels(), DType::kF32, true);
+    const ForwardResult forward =
+        run.Emit("micro", {.mode = ForwardMode::kTrain,
+                           .batch = 1,
+                           .length = end - begin,
+                           .documents = documents});
+    const std::map<std::string, ValueId> gradients = run.Differentiate();
+    run.Write("tokens", Elements(inputs.begin() + begin, inputs.begin() + end));
+    run.Write("targets",
+              Elements(targets.begin() + begin, targets.begin() + end));
+    if (documents) {
+      Elements ids(end - begin, 1);
+      std::fill_n(ids.begin(), kCut, 0);
+      run.Write("documents", ids);
+    }
+    run.WritePosition(0);
+    run.Run("micro");
+    Sums sums;
+    sums.loss = run.Read(forward.stats)[0];
+    for (const auto& [name, value] : gradients)
+      sums.gradients[name] = run.Read(value);
+    return sums;
+  };
+  const Sums both = run_part(0, kLength, true),
+             first = run_part(0, kCut, false),
+             second = run_part(kCut, kLength, false),
+             mixed = run_part(0, kLength, false);
+  EXPECT_NEAR(both.loss, first.loss + second.loss, 1e-5 * both.loss);
+  EXPECT_GT(std::abs(both.loss - mixed.loss), 1e-2);
+  for (const auto& [name, gradient] : both.gradients) {
+    Elements sum = first.gradients.at(name);
+    for (size_t i = 0; i < sum.size(); ++i)
+      sum[i] += second.gradients.at(name)[i];
+    EXPECT_LE(L2Distance(gradient, sum), 1e-4 * L2Norm(sum)) << name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Fixtures, ModelFixtureTest,
                          ::testing::ValuesIn(FixtureModels().begin(),
                                              FixtureModels().end()),

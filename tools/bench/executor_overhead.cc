@@ -172,9 +172,9 @@ class TemporaryFolder {
 };
 
 void WriteTokens(const std::string& path) {
-  std::vector<uint16_t> tokens(1 << 20);
+  std::vector<int32_t> tokens(1 << 20);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = i * 7919 % 251;
-  auto writer = Must(TokenFileWriter::Create(path));
+  auto writer = Must(TokenFileWriter::Create(path, 256));
   SG_CHECK_OK(writer->Append(tokens));
   SG_CHECK_OK(writer->Close());
 }
@@ -185,9 +185,9 @@ void ExecutorTrain(benchmark::State& state, const std::string& preset) {
   const DataSpec& data = run.config.data();
   TemporaryFolder folder;
   WriteTokens(folder.File("train.bin"));
-  const auto tokens =
-      Must(TokenData::Open(folder.path(), "train.bin", data.sequence_length(),
-                           run.plan->model->vocab_size()));
+  const auto tokens = Must(TokenMix::Open({{folder.path(), 1}}, "train.bin",
+                                          data.sequence_length(),
+                                          run.plan->model->vocab_size()));
   const auto jsonl =
       Must(MetricsJsonl::Open(folder.File("metrics.jsonl"), /*steps_done=*/0));
   const auto events =

@@ -12,7 +12,7 @@ def _repo_impl(rctx):
         if not rctx.path(f).exists:
             fail("%s is missing: run tools/setup.sh, or apt-get install %s" % (f, rctx.attr.deb))
     for path, content in rctx.attr.files.items():
-        rctx.file(path, _HDR + content)
+        rctx.file(path, _HDR + content if path.endswith("BUILD") else content)
     for src, dst in rctx.attr.links.items():
         rctx.symlink(src, dst)
 
@@ -127,6 +127,28 @@ def system_deps():
         deb = "nlohmann-json3-dev",
         probe = ["/usr/include/nlohmann/json.hpp"],
         files = {"BUILD": _lib("json")},
+    )
+    _repo(
+        name = "icu",
+        deb = "libicu-dev",
+        probe = ["/usr/include/unicode/uregex.h"],
+        files = {"BUILD": _lib("icu", ["-l:libicui18n.a", "-l:libicuuc.a", "-l:libicudata.a", "-ldl", "-pthread"])},
+    )
+
+    # It brings an older protobuf of its own, whose names are those of ours: a
+    # program must not lend it the functions that both have.
+    _repo(
+        name = "sentencepiece",
+        deb = "libsentencepiece-dev",
+        probe = ["/usr/include/sentencepiece_processor.h"],
+        files = {
+            "BUILD": _lib(
+                "sentencepiece",
+                ["-lsentencepiece", "-Wl,--version-script=$(location :hide_protobuf.lds)"],
+                [":hide_protobuf.lds"],
+            ),
+            "hide_protobuf.lds": "{ local: *6google8protobuf*; };\n",
+        },
     )
     _repo(
         name = "zlib",

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/manifest.h"
 #include "fsdp/train/training_plan.h"
@@ -18,6 +19,7 @@
 #include "tools/program/program.h"
 #include "tools/runtime/runtime.h"
 #include "tools/text/tokenizer.h"
+#include "tools/text/tokenizer_files.h"
 
 namespace shardgraph {
 namespace {
@@ -32,11 +34,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FindTokenizer(
     const std::string& checkpoint) {
   std::filesystem::path folder(checkpoint);
   for (int up = 0; up < 3; ++up, folder = folder.parent_path()) {
-    if (std::filesystem::exists(folder / kTokenizerFile))
-      return LoadTokenizer((folder / kTokenizerFile).string());
+    const std::string file = FindTokenizerFile(folder.string());
+    if (!file.empty()) return LoadTokenizer(folder.string());
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "there is no ", kTokenizerFile, " beside ", checkpoint,
+      "there is no ", absl::StrJoin(kTokenizerFiles, " or "), " beside ",
+      checkpoint,
       "; copy the one that `prepare` wrote into the run directory"));
 }
 
@@ -229,7 +232,7 @@ absl::Status Generate(
   if (!manifest.ok()) return DamageIsWrongInput(manifest.status());
   SG_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                       FindTokenizer(checkpoint));
-  std::vector<int32_t> prompt;
+  std::vector<int32_t> prompt = tokenizer->Prefix();
   tokenizer->Encode(flags.prompt, &prompt);
 
   SG_ASSIGN_OR_RETURN(
@@ -256,6 +259,7 @@ absl::Status Generate(
     for (int64_t i = 0; i < count; ++i) {
       const int32_t token =
           SampleToken(generator.logits(), flags.sampling, sample, i);
+      if (token == tokenizer->EndOfText()) break;
       if (environment.rank == 0) emit(sample, tokenizer->Decode({token}));
       if (i + 1 < count) SG_RETURN_IF_ERROR(generator.Append(token));
     }

@@ -45,5 +45,7 @@ int main(int argc, char** argv) {
       static_cast<long long>(result->train_tokens),
       static_cast<long long>(result->validation_tokens),
       static_cast<long long>(result->vocab_size));
+  if (result->end_of_text.has_value())
+    std::printf("documents end with token %d\n", *result->end_of_text);
   return 0;
 }

@@ -10,7 +10,9 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <system_error>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
@@ -28,11 +30,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kReadBytes = 1 << 20;
+constexpr size_t kMaxPieceBytes = 4 << 20;
 // First words of llm.c's token files.
 constexpr int32_t kTokenMagics[] = {20240520, 20240801};
 constexpr char kUsage[] =
     "prepare: turns text into token files with a held-out part.\n"
-    "  prepare --input=FILE_OR_GLOB ... --output=DIR [--tokenizer=bytes]";
+    "  prepare --input=FILE_OR_GLOB ... --output=DIR "
+    "[--tokenizer=bytes|PATH]";
 
 struct Input {
   std::string path;
@@ -75,7 +79,8 @@ absl::Status Expand(const std::string& pattern, std::vector<Input>* inputs) {
   return absl::OkStatus();
 }
 
-// Sends bytes, in order, to the part that their block belongs to.
+// Sends text, in order, to the part that its block belongs to. A block ends at
+// the first place behind its last byte where the tokenizer's text may be cut.
 class Splitter {
  public:
   Splitter(int64_t block, const Tokenizer& tokenizer, TokenFileWriter* train,
@@ -86,31 +91,72 @@ class Splitter {
         validation_(validation) {}
 
   absl::Status Add(absl::string_view bytes) {
-    while (!bytes.empty()) {
-      const int64_t index = at_ / block_;
-      const absl::string_view part =
-          bytes.substr(0, (index + 1) * block_ - at_);
-      const bool held_out = index % kHeldOutEvery == kHeldOutEvery - 1;
-      tokens_.clear();
-      tokenizer_.Encode(part, &tokens_);
-      narrow_.assign(tokens_.begin(), tokens_.end());
-      SG_RETURN_IF_ERROR((held_out ? validation_ : train_)->Append(narrow_));
-      at_ += static_cast<int64_t>(part.size());
-      bytes.remove_prefix(part.size());
+    text_.append(bytes.data(), bytes.size());
+    taken_ += static_cast<int64_t>(bytes.size());
+    size_t begin = 0;
+    for (;;) {
+      const absl::string_view rest = absl::string_view(text_).substr(begin);
+      const size_t end = BlockEnd(rest);
+      if (end == absl::string_view::npos) break;
+      SG_RETURN_IF_ERROR(Encode(rest.substr(0, end)));
+      begin += end;
     }
+    text_.erase(0, begin);
     return absl::OkStatus();
   }
 
-  int64_t bytes() const { return at_; }
+  // A document ends here: its text is not joined with what follows.
+  absl::Status EndDocument() {
+    const std::optional<int32_t> end = tokenizer_.EndOfText();
+    if (!end.has_value()) return absl::OkStatus();
+    SG_RETURN_IF_ERROR(Finish());
+    tokens_ = {*end};
+    return Append();
+  }
+
+  absl::Status Finish() {
+    if (text_.empty()) return absl::OkStatus();
+    const std::string text = std::exchange(text_, "");
+    return Encode(text);
+  }
+
+  int64_t bytes() const { return taken_; }
 
  private:
+  // Bytes of `rest` that still belong to the block; npos: not known yet.
+  size_t BlockEnd(absl::string_view rest) const {
+    size_t end = (block_index_ + 1) * block_ - at_;
+    for (; end < rest.size(); ++end) {
+      if (tokenizer_.MayCut(rest.substr(0, end), rest.substr(end))) return end;
+      // No line is that long: it is cut between any two characters.
+      if (end >= kMaxPieceBytes && (rest[end] & 0xc0) != 0x80) return end;
+    }
+    return absl::string_view::npos;
+  }
+
+  absl::Status Encode(absl::string_view text) {
+    tokens_.clear();
+    tokenizer_.Encode(text, &tokens_);
+    SG_RETURN_IF_ERROR(Append());
+    at_ += static_cast<int64_t>(text.size());
+    block_index_ = std::max(block_index_, at_ / block_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Append() {
+    const bool held_out = block_index_ % kHeldOutEvery == kHeldOutEvery - 1;
+    return (held_out ? validation_ : train_)->Append(tokens_);
+  }
+
   const int64_t block_;
   const Tokenizer& tokenizer_;
   TokenFileWriter* const train_;
   TokenFileWriter* const validation_;
-  int64_t at_ = 0;
+  int64_t taken_ = 0;        // bytes
+  int64_t at_ = 0;           // of them encoded
+  int64_t block_index_ = 0;  // of what is encoded next
+  std::string text_;         // taken, not yet encoded
   std::vector<int32_t> tokens_;
-  std::vector<uint16_t> narrow_;
 };
 
 absl::Status AddFile(const Input& input, int64_t total,
@@ -125,7 +171,7 @@ absl::Status AddFile(const Input& input, int64_t total,
     if (n < 0) return Wrong(input.path, strerror(errno));
     if (n == 0) {
       // The split depends on the size, so it must be what it was.
-      if (done == input.bytes) return absl::OkStatus();
+      if (done == input.bytes) return splitter->EndDocument();
       return Wrong(input.path, "it changed while it was read; try again");
     }
     const absl::string_view bytes(buffer.data(), n);
@@ -174,15 +220,18 @@ absl::StatusOr<PrepareResult> Prepare(const PrepareOptions& options) {
                      error.message(), "; name another with --output"));
   }
   SG_ASSIGN_OR_RETURN(const auto train,
-                      TokenFileWriter::Create(options.output + "/train.bin"));
+                      TokenFileWriter::Create(options.output + "/train.bin",
+                                              tokenizer->vocab_size()));
   SG_ASSIGN_OR_RETURN(const auto validation,
-                      TokenFileWriter::Create(options.output + "/val.bin"));
+                      TokenFileWriter::Create(options.output + "/val.bin",
+                                              tokenizer->vocab_size()));
   Splitter splitter(std::min(kBlockBytes, total / kHeldOutEvery), *tokenizer,
                     train.get(), validation.get());
   for (const Input& input : inputs)
     SG_RETURN_IF_ERROR(AddFile(input, total, options, &splitter));
+  SG_RETURN_IF_ERROR(splitter.Finish());
   SG_RETURN_IF_ERROR(
-      WriteDurableFile(absl::StrCat(options.output, "/", kTokenizerFile),
+      WriteDurableFile(absl::StrCat(options.output, "/", tokenizer->FileName()),
                        tokenizer->Description()));
   SG_RETURN_IF_ERROR(validation->Close());
   SG_RETURN_IF_ERROR(train->Close());
@@ -193,6 +242,7 @@ absl::StatusOr<PrepareResult> Prepare(const PrepareOptions& options) {
   result.train_tokens = train->size();
   result.validation_tokens = validation->size();
   result.vocab_size = tokenizer->vocab_size();
+  result.end_of_text = tokenizer->EndOfText();
   return result;
 }
 
@@ -206,8 +256,10 @@ absl::StatusOr<PrepareOptions> ParsePrepareFlags(
                  {{"input", &options.inputs,
                    "a text file or a glob; may be given more than once"},
                   {"output", &options.output,
-                   "folder for train.bin, val.bin and tokenizer.json"},
-                  {"tokenizer", &tokenizer, "bytes, or a tokenizer.json"}},
+                   "folder for train.bin, val.bin and the tokenizer"},
+                  {"tokenizer", &tokenizer,
+                   "bytes, a tokenizer.json, a SentencePiece model, or a "
+                   "folder with one; bytes"}},
                  &options.inputs));
   if (options.inputs.empty() || absl::c_linear_search(options.inputs, "")) {
     return absl::InvalidArgumentError(

@@ -3,11 +3,15 @@
 #include <sys/wait.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "fsdp/data/token_file.h"
 #include "fsdp/files/durable_file.h"
 #include "gtest/gtest.h"
@@ -119,6 +123,73 @@ TEST_F(PrepareTest, ShortInputsHaveSmallerBlocks) {
     EXPECT_TRUE(Text("train.bin") == train) << size;
     EXPECT_TRUE(Text("val.bin") == held_out) << size;
   }
+}
+
+// Blocks end with lines, and documents with the tokenizer's token.
+TEST_F(PrepareTest, WordsOfATokenizer) {
+  constexpr char kTokenizer[] = "tests/fixtures/tokenizers/gpt2.json";
+  std::set<std::string> lines;
+  std::string texts[2];
+  for (int i = 0; i < 2000; ++i) {
+    const std::string line =
+        absl::StrCat("line ", i, " of some text, caf\u00e9", i % 7, "\n");
+    lines.insert(line);
+    texts[i / 1200] += line;
+  }
+  texts[0].pop_back();  // the first file does not end in a line end
+  const auto run = [&](const std::string& tokenizer) {
+    PrepareOptions options;
+    options.inputs = {Write("a.txt", texts[0]), Write("b.txt", texts[1])};
+    options.output = Path("out");
+    options.tokenizer = tokenizer;
+    return Prepare(options);
+  };
+  const auto result = run(kTokenizer);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const auto tokenizer = LoadTokenizer(Path("out"));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(result->end_of_text, (*tokenizer)->EndOfText());
+  std::string all[2];
+  for (int i = 0; i < 2; ++i) {
+    const auto file =
+        TokenFile::Open(Path(i == 0 ? "out/train.bin" : "out/val.bin"));
+    ASSERT_TRUE(file.ok()) << file.status();
+    std::vector<int32_t> tokens((*file)->size());
+    ASSERT_TRUE(
+        (*file)
+            ->Read(0, (*tokenizer)->vocab_size(), absl::MakeSpan(tokens))
+            .ok());
+    all[i] = (*tokenizer)->Decode(tokens);
+    // What the tokenizer makes of the whole, though blocks were encoded alone.
+    std::vector<int32_t> again;
+    (*tokenizer)->Encode(all[i], &again);
+    EXPECT_TRUE(again == tokens);
+  }
+  EXPECT_EQ(all[0].size() + all[1].size(),
+            texts[0].size() + texts[1].size() + 2 * strlen("<|endoftext|>"));
+  const double share = 1.0 * all[1].size() / (all[0].size() + all[1].size());
+  EXPECT_NEAR(share, 1.0 / 25, 0.01);
+  for (std::string& text : all) {
+    text = absl::StrReplaceAll(text, {{"<|endoftext|>", "\n"}});
+    for (const absl::string_view line :
+         absl::StrSplit(text, '\n', absl::SkipEmpty()))
+      EXPECT_EQ(lines.count(absl::StrCat(line, "\n")), 1u) << line;
+  }
+
+  // Tokens beyond 16 bits.
+  std::string json = *ReadWholeFile(kTokenizer);
+  json = absl::StrReplaceAll(
+      json, {{"\"added_tokens\":[",
+              "\"added_tokens\":[{\"id\":70000,\"content\":\"<|end_of_text|>"
+              "\"},"}});
+  const auto wide = run(Write("wide.json", json));
+  ASSERT_TRUE(wide.ok()) << wide.status();
+  EXPECT_EQ(wide->vocab_size, 70001);
+  EXPECT_EQ(fs::file_size(Path("out/train.bin")),
+            1024 + 4 * wide->train_tokens);
+  const auto file = TokenFile::Open(Path("out/train.bin"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ((*file)->size(), wide->train_tokens);
 }
 
 TEST_F(PrepareTest, ReportsProgress) {

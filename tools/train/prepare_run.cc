@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -82,16 +83,40 @@ absl::Status ResolveInitialWeights(TrainConfig* config) {
   return absl::OkStatus();
 }
 
+DocumentOptions DocumentsOf(const DataSpec& data) {
+  return {data.mask_documents(),
+          data.has_end_of_text() ? data.end_of_text() : -1};
+}
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<TokenMix>> OpenTraining(const DataSpec& data,
+                                                       int64_t vocab_size) {
+  std::vector<TokenMix::Source> sources;
+  for (const DataSource& source : data.sources())
+    sources.push_back({source.path(), source.weight()});
+  if (sources.empty()) sources.push_back({data.path(), 1});
+  return TokenMix::Open(sources, "train.bin", data.sequence_length(),
+                        vocab_size, DocumentsOf(data));
+}
 
 absl::StatusOr<std::unique_ptr<TokenData>> OpenHeldOut(const DataSpec& data,
                                                        int64_t vocab_size) {
-  std::string path = data.validation_path();
-  std::error_code error;
-  if (path.empty() && std::filesystem::is_directory(data.path(), error))
-    path = data.path();
-  if (path.empty()) return std::unique_ptr<TokenData>();
-  return TokenData::Open(path, "val.bin", data.sequence_length(), vocab_size);
+  std::vector<std::string> paths;
+  if (!data.validation_path().empty()) {
+    paths.push_back(data.validation_path());
+  } else {
+    std::vector<std::string> training = {data.path()};
+    for (const DataSource& source : data.sources())
+      training.push_back(source.path());
+    std::error_code error;
+    for (const std::string& path : training) {
+      if (std::filesystem::is_directory(path, error)) paths.push_back(path);
+    }
+  }
+  if (paths.empty()) return std::unique_ptr<TokenData>();
+  return TokenData::Open(paths, "val.bin", data.sequence_length(), vocab_size,
+                         DocumentsOf(data));
 }
 
 absl::StatusOr<TrainFlags> ParseTrainFlags(
@@ -142,14 +167,15 @@ absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size,
   config.mutable_run()->set_target(run.target.name());
 
   DataSpec& data = *config.mutable_data();
-  data.set_path(UserPath(data.path()));
+  if (!data.path().empty()) data.set_path(UserPath(data.path()));
+  for (DataSource& source : *data.mutable_sources())
+    source.set_path(UserPath(source.path()));
   if (!data.validation_path().empty())
     data.set_validation_path(UserPath(data.validation_path()));
   // Opened here to name what is wrong before any rank is started; one sequence
   // is read for its tokens.
-  SG_ASSIGN_OR_RETURN(const std::unique_ptr<TokenData> training,
-                      TokenData::Open(data.path(), "train.bin",
-                                      data.sequence_length(), run.vocab_size));
+  SG_ASSIGN_OR_RETURN(const std::unique_ptr<TokenMix> training,
+                      OpenTraining(data, run.vocab_size));
   Batch batch;
   SG_RETURN_IF_ERROR(TrainingBatch(*training, {1, 1, 1, 0}, 0, 0, 0, &batch));
   SG_RETURN_IF_ERROR(OpenHeldOut(data, run.vocab_size).status());

@@ -19,6 +19,7 @@
 #include "fsdp/checkpoint/manifest.h"
 #include "fsdp/config/text_config.h"
 #include "fsdp/data/batches.h"
+#include "fsdp/data/prefetch.h"
 #include "fsdp/files/durable_file.h"
 #include "fsdp/launch/error_file.h"
 #include "fsdp/launch/stop_signal.h"
@@ -37,12 +38,14 @@
 #include "kernels/step_state.h"
 #include "tools/program/program.h"
 #include "tools/runtime/runtime.h"
-#include "tools/text/tokenizer.h"
+#include "tools/text/tokenizer_files.h"
 #include "tools/train/step_tracer.h"
 #include "tools/train/train.h"
 
 namespace shardgraph {
 namespace {
+
+constexpr int kBatchesAhead = 2;  // read while the lanes work
 
 std::string TextOf(const TrainConfig& config) {
   std::string text;
@@ -215,21 +218,23 @@ class RankRun {
   }
 
   absl::Status OpenData() {
-    const DataSpec& data = config_.data();
-    SG_ASSIGN_OR_RETURN(
-        training_, TokenData::Open(data.path(), "train.bin",
-                                   data.sequence_length(), run_.vocab_size));
-    SG_ASSIGN_OR_RETURN(validation_, OpenHeldOut(data, run_.vocab_size));
+    SG_ASSIGN_OR_RETURN(training_,
+                        OpenTraining(config_.data(), run_.vocab_size));
+    SG_ASSIGN_OR_RETURN(validation_,
+                        OpenHeldOut(config_.data(), run_.vocab_size));
     return absl::OkStatus();
   }
 
   absl::Status OpenSinks(int64_t first_step) {
-    const std::string tokenizer =
-        absl::StrCat(config_.data().path(), "/", kTokenizerFile);
+    const DataSpec& data = config_.data();
+    const std::string tokenizer = FindTokenizerFile(
+        data.sources_size() > 0 ? data.sources(0).path() : data.path());
     std::error_code error;
-    if (std::filesystem::exists(tokenizer, error)) {
+    if (!tokenizer.empty()) {
       std::filesystem::copy_file(
-          tokenizer, absl::StrCat(directory_, "/", kTokenizerFile),
+          tokenizer,
+          absl::StrCat(directory_, "/",
+                       std::filesystem::path(tokenizer).filename().string()),
           std::filesystem::copy_options::overwrite_existing, error);
       if (error)
         return absl::UnavailableError(
@@ -262,10 +267,14 @@ class RankRun {
     options.executor = executor_.get();
     options.rank = runtime_.rank();
     options.world_size = runtime_.world_size();
-    options.training = [this, shape](int64_t step, int64_t micro,
-                                     Batch* batch) {
-      return TrainingBatch(*training_, shape, config_.run().seed(), step, micro,
-                           batch);
+    prefetcher_ = std::make_unique<BatchPrefetcher>(
+        [this, shape](int64_t step, int64_t micro, Batch* batch) {
+          return TrainingBatch(*training_, shape, config_.run().seed(), step,
+                               micro, batch);
+        },
+        MicroBatches(config_.data(), runtime_.world_size()), kBatchesAhead);
+    options.training = [this](int64_t step, int64_t micro, Batch* batch) {
+      return prefetcher_->Next(step, micro, batch);
     };
     if (validation_ != nullptr) {
       const int64_t all = validation_->all_sequences(),
@@ -367,7 +376,9 @@ class RankRun {
   std::unique_ptr<TrainingPlan> plan_;
   std::unique_ptr<StepTracer> tracer_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<TokenData> training_, validation_;
+  std::unique_ptr<TokenMix> training_;
+  std::unique_ptr<TokenData> validation_;
+  std::unique_ptr<BatchPrefetcher> prefetcher_;  // reads training_
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
   std::unique_ptr<CheckpointSaver> saver_;
   std::optional<StopSignal> stop_signal_;

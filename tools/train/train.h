@@ -54,6 +54,9 @@ struct PreparedRun {
 absl::StatusOr<PreparedRun> PrepareRun(TrainFlags flags, int world_size,
                                        int local_ranks);
 
+// The training data.
+absl::StatusOr<std::unique_ptr<TokenMix>> OpenTraining(const DataSpec& data,
+                                                       int64_t vocab_size);
 // The held-out tokens; null when there are none.
 absl::StatusOr<std::unique_ptr<TokenData>> OpenHeldOut(const DataSpec& data,
                                                        int64_t vocab_size);
