@@ -1,22 +1,42 @@
 #include "graph/workspace.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
 
-WorkspaceFunction KernelWorkspace(const KernelTable& table) {
-  return [&table](const Graph& graph,
-                  const Node& node) -> absl::StatusOr<int64_t> {
+int64_t LibraryWorkspace(const TargetSpec& target, const Node& node) {
+  static constexpr absl::string_view kProducts[] = {
+      "matmul", "matmul_pointwise", "cross_entropy_head",
+      "cross_entropy_head_gradient"};
+  const auto budget = target.workspace_budget().find("matmul");
+  if (budget == target.workspace_budget().end() ||
+      std::find(std::begin(kProducts), std::end(kProducts), node.op->name) ==
+          std::end(kProducts)) {
+    return 0;
+  }
+  return budget->second;
+}
+
+WorkspaceFunction KernelWorkspace(const KernelTable& table,
+                                  const TargetSpec& target) {
+  return [&table, target](const Graph& graph,
+                          const Node& node) -> absl::StatusOr<int64_t> {
     const std::vector<TensorType> operands = graph.OperandTypes(node);
     const std::vector<TensorType> results = graph.ResultTypes(node);
     SG_ASSIGN_OR_RETURN(
         const KernelDef* kernel,
         table.Find(node.op->name, node.attributes, operands, results));
-    return kernel->workspace == nullptr
-               ? 0
-               : kernel->workspace(node.attributes, operands, results);
+    const int64_t needed =
+        kernel->workspace == nullptr
+            ? 0
+            : kernel->workspace(node.attributes, operands, results);
+    return needed + LibraryWorkspace(target, node);
   };
 }
 

@@ -2,13 +2,23 @@
 #ifndef GRAPH_WORKSPACE_H_
 #define GRAPH_WORKSPACE_H_
 
+#include <cstdint>
+
 #include "graph/passes.h"
 #include "kernels/kernel.h"
+#include "proto/target.pb.h"
 
 namespace shardgraph {
 
-// What `table`'s kernels ask for. The function refers to the table.
-WorkspaceFunction KernelWorkspace(const KernelTable& table);
+// What `table`'s kernels ask for and, for an op that contains matrix products,
+// LibraryWorkspace besides. The function refers to the table.
+WorkspaceFunction KernelWorkspace(const KernelTable& table,
+                                  const TargetSpec& target = TargetSpec());
+
+// Bytes that `node` is given on top of what its kernel needs, for the library
+// that multiplies there to choose from: the target's budget for "matmul" where
+// the node contains a product of matrices, else 0. Kernels get along without.
+int64_t LibraryWorkspace(const TargetSpec& target, const Node& node);
 
 }  // namespace shardgraph
 

@@ -143,7 +143,8 @@ AttentionConfig::AttentionConfig(const Attributes& attributes,
       has_documents(attributes.Int("has_documents") != 0),
       dropout(attributes.Double("dropout")),
       seed(attributes.Int("seed")),
-      key(attributes.Int("key")) {}
+      key(attributes.Int("key")),
+      fast(attributes.Int("fast") != 0) {}
 
 absl::Span<const OpDef* const> AttentionOps() {
   static const OpDef attention = {.name = "attention",

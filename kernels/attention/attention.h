@@ -44,7 +44,9 @@
 //           ds[i, j] q[i]
 //   dv[j] = sum over i and those heads of p'[i, j] dout[i]
 //   p is recomputed from q, k and lse. Same attributes; has_offset must be 0.
-//   dq, dk, dv have the types of q, k, v; strided. Deterministic. All sums are
+//   dq, dk, dv have the types of q, k, v; strided. Deterministic, unless the
+//   attribute fast is 1: then a backend may add the terms of dq in an order
+//   that changes from run to run. All sums are
 //   FP32; each result is rounded once. A backend may round p and ds to q's
 //   dtype for the products.
 //   Cost: 10 B H T S D matmul FLOPs, half of it when causal.
@@ -80,6 +82,7 @@ struct AttentionConfig {
   double dropout = 0;
   uint64_t seed = 0;
   uint64_t key = 0;
+  bool fast = false;
 
   // q [B, T, H, D] and k [B, S, K, D].
   AttentionConfig(const Attributes& attributes, const TensorType& q,

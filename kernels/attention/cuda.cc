@@ -1,9 +1,12 @@
 #include "kernels/attention/cuda.h"
 
 #include <memory>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/cudnn.h"
 #include "kernels/cuda/prepare.h"
 #include "kernels/random/random.h"
 #include "kernels/status_macros.h"
@@ -64,7 +67,26 @@ cuda::AttentionLaunch LaunchOf(const KernelContext& context, int first,
   return launch;
 }
 
+// By cuDNN; Unimplemented where an own kernel must.
+absl::StatusOr<Prepared> ByLibrary(const KernelContext& context) {
+  std::vector<TensorType> operands, results;
+  for (const Tensor& tensor : context.operands) {
+    if (!cuda::IsAligned(tensor.data))
+      return absl::UnimplementedError("an operand is not aligned to 16 bytes");
+    operands.push_back(tensor.type);
+  }
+  for (const Tensor& tensor : context.results) {
+    if (!cuda::IsAligned(tensor.data))
+      return absl::UnimplementedError("a result is not aligned to 16 bytes");
+    results.push_back(tensor.type);
+  }
+  SG_RETURN_IF_ERROR(CudnnSupports(*context.attributes, operands, results));
+  return PrepareCudnnAttention(context);
+}
+
 absl::StatusOr<Prepared> Prepare(const KernelContext& context) {
+  absl::StatusOr<Prepared> by_library = ByLibrary(context);
+  if (!absl::IsUnimplemented(by_library.status())) return by_library;
   cuda::AttentionLaunch launch = LaunchOf(context, 0, 3);
   launch.out = TensorOf(context.results[0]);
   launch.lse = context.results[1].as<float>();
@@ -73,14 +95,9 @@ absl::StatusOr<Prepared> Prepare(const KernelContext& context) {
   });
 }
 
-// Sums over d of dout * out [B, H, T].
-int64_t GradientWorkspace(const Attributes&,
-                          absl::Span<const TensorType> operands,
-                          absl::Span<const TensorType>) {
-  return sizeof(float) * operands[5].num_elements();
-}
-
 absl::StatusOr<Prepared> PrepareGradient(const KernelContext& context) {
+  absl::StatusOr<Prepared> by_library = ByLibrary(context);
+  if (!absl::IsUnimplemented(by_library.status())) return by_library;
   cuda::AttentionGradientLaunch launch;
   launch.forward = LaunchOf(context, 1, 6);
   launch.forward.out = TensorOf(context.operands[4]);
@@ -97,10 +114,13 @@ absl::StatusOr<Prepared> PrepareGradient(const KernelContext& context) {
 }
 
 constexpr KernelDef kKernels[] = {
-    {.op = "attention", .supports = Supports, .prepare = Prepare},
+    {.op = "attention",
+     .supports = Supports,
+     .workspace = AttentionCudaWorkspace,
+     .prepare = Prepare},
     {.op = "attention_gradient",
      .supports = Supports,
-     .workspace = GradientWorkspace,
+     .workspace = AttentionGradientCudaWorkspace,
      .prepare = PrepareGradient},
 };
 

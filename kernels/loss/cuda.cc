@@ -2,16 +2,21 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "kernels/cuda/prepare.h"
 #include "kernels/loss/loss.h"
-#include "kernels/matmul/cuda.h"
+#include "kernels/matmul/cuda_gemm.h"
+#include "kernels/status_macros.h"
 
 namespace shardgraph {
 namespace {
 
 // How the workspace is divided: losses of all rows, then logits of a chunk,
-// whose rows begin at multiples of 16 bytes.
+// whose rows begin at multiples of 16 bytes. What there is behind it is scratch
+// of the products.
 struct Layout {
   int64_t logits = 0;  // where they begin
   int64_t row_stride = 0;
@@ -22,6 +27,7 @@ struct Layout {
     logits = (x.dim(0) * 4 + 255) / 256 * 256;
     row_stride = (weight.dim(0) + 7) / 8 * 8;
     bytes = logits + ChunkRows(attributes, x) * row_stride * SizeOf(x.dtype);
+    bytes = (bytes + 255) / 256 * 256;
   }
 };
 
@@ -58,24 +64,50 @@ class CrossEntropyHead {
     dweight_type_ = cuda::ElementOf(context.results[2].type);
   }
 
-  cudaError_t operator()(cudaStream_t stream) const {
+  // Makes the products ready; before the first launch.
+  absl::Status Prepare(const KernelContext& context) {
+    const Layout layout(*context.attributes, context.operands[0].type,
+                        context.operands[1].type);
+    const Tensor& whole = context.workspace;
+    const Tensor scratch = {
+        whole.as<char>() + layout.bytes,
+        TensorType(DType::kU8, {whole.type.num_elements() - layout.bytes})};
     int64_t first = 0;
     do {  // once for no rows at all: dweight may have to become zero
       const int64_t rows = std::min(chunk_rows_, rows_ - first);
-      const cudaError_t error = Chunk(first, rows, stream);
-      if (error != cudaSuccess) return error;
+      SG_RETURN_IF_ERROR(PrepareChunk(first, rows, scratch));
       first += rows;
     } while (first < rows_);
-    return cuda::LaunchLossStats(losses_, targets_, rows_, vocabulary_, stats_,
-                                 stream);
+    return absl::OkStatus();
+  }
+
+  absl::Status Launch(cudaStream_t stream) const {
+    for (const Chunk& chunk : chunks_) {
+      SG_RETURN_IF_ERROR(chunk.forward.Launch(stream));
+      SG_RETURN_IF_CUDA_ERROR(LaunchCrossEntropy(chunk.softmax, stream));
+      if (chunk.to_x.has_value())
+        SG_RETURN_IF_ERROR(chunk.to_x->Launch(stream));
+      if (chunk.to_weight.has_value())
+        SG_RETURN_IF_ERROR(chunk.to_weight->Launch(stream));
+    }
+    return cuda::CudaStatus(cuda::LaunchLossStats(losses_, targets_, rows_,
+                                                  vocabulary_, stats_, stream),
+                            "cross_entropy_head");
   }
 
  private:
+  struct Chunk {
+    cuda::CudaGemm forward;
+    cuda::CrossEntropyLaunch softmax;
+    std::optional<cuda::CudaGemm> to_x, to_weight;
+  };
+
   int64_t Offset(int64_t row) const {  // of x and dx, in bytes
     return row * width_ * SizeOfElement(type_);
   }
 
-  cudaError_t Chunk(int64_t first, int64_t rows, cudaStream_t stream) const {
+  absl::Status PrepareChunk(int64_t first, int64_t rows,
+                            const Tensor& scratch) {
     const cuda::GemmOperand x = {x_ + Offset(first), width_, 1};
     const cuda::GemmOperand logits = {logits_, row_stride_, 1};
     cuda::GemmLaunch forward;
@@ -86,10 +118,11 @@ class CrossEntropyHead {
     forward.a = x;
     forward.b = {weight_, 1, width_};
     forward.c = {logits_, row_stride_};
-    cudaError_t error = LaunchGemm(forward, stream);
-    if (error != cudaSuccess) return error;
+    SG_ASSIGN_OR_RETURN(cuda::CudaGemm gemm,
+                        cuda::CudaGemm::Prepare(forward, scratch));
+    Chunk chunk = {.forward = std::move(gemm)};
 
-    cuda::CrossEntropyLaunch softmax;
+    cuda::CrossEntropyLaunch& softmax = chunk.softmax;
     softmax.type = type_;
     softmax.logits = logits_;
     softmax.row_stride = row_stride_;
@@ -99,8 +132,6 @@ class CrossEntropyHead {
     softmax.losses = losses_ + first;
     softmax.loss_scale = loss_scale_;
     softmax.nominal_tokens = nominal_tokens_;
-    error = LaunchCrossEntropy(softmax, stream);
-    if (error != cudaSuccess) return error;
 
     if (dx_ != nullptr) {
       cuda::GemmLaunch to_x;
@@ -111,21 +142,24 @@ class CrossEntropyHead {
       to_x.a = logits;
       to_x.b = {weight_, width_, 1};
       to_x.c = {dx_ + Offset(first), width_};
-      error = LaunchGemm(to_x, stream);
-      if (error != cudaSuccess) return error;
+      SG_ASSIGN_OR_RETURN(chunk.to_x, cuda::CudaGemm::Prepare(to_x, scratch));
     }
-    if (dweight_ == nullptr) return cudaSuccess;
-    cuda::GemmLaunch to_weight;
-    to_weight.type = type_;
-    to_weight.m = vocabulary_;
-    to_weight.n = width_;
-    to_weight.k = rows;
-    to_weight.a = {logits_, 1, row_stride_};
-    to_weight.b = x;
-    to_weight.c = {dweight_, width_};
-    to_weight.c_type = dweight_type_;
-    to_weight.accumulate = accumulate_ || first > 0;
-    return LaunchGemm(to_weight, stream);
+    if (dweight_ != nullptr) {
+      cuda::GemmLaunch to_weight;
+      to_weight.type = type_;
+      to_weight.m = vocabulary_;
+      to_weight.n = width_;
+      to_weight.k = rows;
+      to_weight.a = {logits_, 1, row_stride_};
+      to_weight.b = x;
+      to_weight.c = {dweight_, width_};
+      to_weight.c_type = dweight_type_;
+      to_weight.accumulate = accumulate_ || first > 0;
+      SG_ASSIGN_OR_RETURN(chunk.to_weight,
+                          cuda::CudaGemm::Prepare(to_weight, scratch));
+    }
+    chunks_.push_back(std::move(chunk));
+    return absl::OkStatus();
   }
 
   const ElementType type_;
@@ -146,11 +180,16 @@ class CrossEntropyHead {
   char* dx_ = nullptr;
   void* dweight_ = nullptr;
   ElementType dweight_type_ = ElementType::kF32;
+  std::vector<Chunk> chunks_;
 };
 
 absl::StatusOr<std::unique_ptr<PreparedKernel>> Prepare(
     const KernelContext& context) {
-  return cuda::MakeCudaKernel(context.op->name, CrossEntropyHead(context));
+  CrossEntropyHead head(context);
+  SG_RETURN_IF_ERROR(head.Prepare(context));
+  return MakeKernel([head = std::move(head)](Lane& lane) {
+    return head.Launch(cuda::StreamOf(lane));
+  });
 }
 
 constexpr KernelDef kKernels[] = {

@@ -6,8 +6,10 @@
 
 #include "kernels/cuda/prepare.h"
 #include "kernels/matmul/column_sum_cuda.h"
+#include "kernels/matmul/cuda_gemm.h"
 #include "kernels/matmul/function.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/status_macros.h"
 
 namespace shardgraph {
 namespace {
@@ -41,9 +43,12 @@ cuda::GemmLaunch ProductOf(const KernelContext& context) {
   return launch;
 }
 
-Prepared Gemm(const KernelContext& context, const cuda::GemmLaunch& launch) {
-  return cuda::MakeCudaKernel(context.op->name, [launch](cudaStream_t stream) {
-    return LaunchGemm(launch, stream);
+absl::StatusOr<Prepared> Gemm(const KernelContext& context,
+                              const cuda::GemmLaunch& launch) {
+  SG_ASSIGN_OR_RETURN(cuda::CudaGemm gemm,
+                      cuda::CudaGemm::Prepare(launch, context.workspace));
+  return MakeKernel([gemm = std::move(gemm)](Lane& lane) {
+    return gemm.Launch(cuda::StreamOf(lane));
   });
 }
 

@@ -1,7 +1,6 @@
-// Matrix products on a GPU, for kernels to call. Plain structs, for .cu files.
-//
-// FP32 sums, over k in order: the bits of an element depend on k and the
-// operands alone.
+// Matrix products on a GPU: what a product is, and the own kernel for it. Plain
+// structs, for .cu files. Kernels call CudaGemm (cuda_gemm.h), which takes
+// cuBLASLt where that can do it.
 #ifndef KERNELS_MATMUL_CUDA_H_
 #define KERNELS_MATMUL_CUDA_H_
 
@@ -43,6 +42,8 @@ struct GemmLaunch {
   GemmResult z;
 };
 
+// FP32 sums, over k in order: the bits of an element depend on k and the
+// operands alone.
 cudaError_t LaunchGemm(const GemmLaunch& launch, cudaStream_t stream);
 
 }  // namespace shardgraph::cuda

@@ -33,7 +33,9 @@
 //   y     [M, N], of the dtype of a; strided
 //   z     [M, N], or [M, N/2] after swiglu; of the dtype of a; strided
 //   y is rounded before the function sees it, kept or not, so on one backend
-//   the bits are those of matmul followed by the pointwise op. No accumulation.
+//   the bits are those of matmul followed by the pointwise op. A library's
+//   epilogue may differ from that by the rounding of y and the order of sums
+//   (kernels/matmul/cuda_gemm.h). No accumulation.
 //   Cost: 2 M N K matmul FLOPs, the function's pointwise FLOPs.
 //
 // column_sum(x) -> y

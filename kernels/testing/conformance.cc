@@ -148,10 +148,13 @@ std::optional<Run> RunCase(const OpCase& op_case,
       results.push_back(make(run.types[r], GuardedTensor::kSentinel));
     }
   }
+  // A kernel may find more than it has asked for: scratch for a library.
+  const bool spare = device != nullptr && alignment == Alignment::kAligned;
   const int64_t workspace_bytes =
-      kernel.workspace == nullptr
-          ? 0
-          : kernel.workspace(attributes, operand_types, run.types);
+      (kernel.workspace == nullptr
+           ? 0
+           : kernel.workspace(attributes, operand_types, run.types)) +
+      (spare ? 8192 : 0);
   memory.emplace_back(TensorType(DType::kU8, {workspace_bytes}),
                       GuardedTensor::kSentinel, 0);
 

@@ -332,7 +332,8 @@ std::string Where(const char* p) {
   }
 }
 
-bool CheckRange(const void* address, size_t bytes, Kind kind) {
+bool CheckRange(const void* address, size_t bytes, Kind kind,
+                bool used = false) {
   auto* p = static_cast<const char*>(address);
   if (bytes == 0) return true;
   if (!g.memory->InDevice(p) && !g.memory->InPinned(p)) return true;
@@ -350,8 +351,7 @@ bool CheckRange(const void* address, size_t bytes, Kind kind) {
   Cell before = {}, after = {};
   for (size_t i = 0; i < count; ++i) {
     Cell& cell = cells[i];
-    // Copying what was never written is allowed: padding travels with data.
-    if (kind == kRead && cell.write == 0) continue;
+    if (kind == kRead && !used && cell.write == 0) continue;
     if (i > 0 && cell == before) {
       cell = after;
       continue;
@@ -404,7 +404,9 @@ void EndOperation() {
   g.live_begin = g.live_end = nullptr;
 }
 
-bool Read(const void* p, size_t bytes) { return CheckRange(p, bytes, kRead); }
+bool Read(const void* p, size_t bytes, bool used) {
+  return CheckRange(p, bytes, kRead, used);
+}
 bool Write(const void* p, size_t bytes) { return CheckRange(p, bytes, kWrite); }
 
 void MarkUnwritten(const void* p, size_t bytes) {

@@ -40,8 +40,9 @@ void BeginOperation(Serial serial, const std::string& name, const Past* past);
 void EndOperation();
 
 // A copy or fill by the operation. False (and a report) if [p, p + bytes) is
-// device memory but not within a live allocation.
-bool Read(const void* p, size_t bytes);
+// device memory but not within a live allocation. Copying what was never
+// written is allowed, since padding travels with data; unless it is `used`.
+bool Read(const void* p, size_t bytes, bool used = false);
 bool Write(const void* p, size_t bytes);
 
 // Forgets every access to device or pinned memory [p, p + bytes): as if never

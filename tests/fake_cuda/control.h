@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace shardgraph::fake_cuda {
 
@@ -56,8 +57,23 @@ struct Counters {
 };
 Counters GetCounters();
 
-// How often each function of CUDA and NCCL was called since the last Reset.
+// How often each function of CUDA, NCCL and cuBLASLt was called since the last
+// Reset.
 std::map<std::string, int64_t> GetCalls();
+
+// A product of cuBLASLt's: D [m, n] with sums over k.
+struct MatmulCall {
+  int64_t m, n, k;
+  int epilogue;       // a cublasLtEpilogue_t
+  int64_t workspace;  // bytes that the algorithm takes
+  bool accumulates;   // beta is not 0
+  bool tf32;
+};
+// Those enqueued since the last Reset, in order.
+std::vector<MatmulCall> GetMatmuls();
+// From now on, whatever is Reset, cuBLASLt's heuristic supports no product, or
+// again all that it does.
+void RefuseMatmuls(bool refuses);
 
 // Whether kernels may read [p, p + bytes) of device memory without having
 // written it. Fresh memory is unwritten, copies and fills write.

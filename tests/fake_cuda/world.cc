@@ -396,7 +396,7 @@ bool World::StepRunning(Running& running) {
   } else {
     bool valid = true;
     for (const Work::Range& r : work.reads) {
-      valid = checker::Read(r.begin, r.bytes) && valid;
+      valid = checker::Read(r.begin, r.bytes, work.computes) && valid;
     }
     for (const Work::Range& r : work.writes) {
       valid = checker::Write(r.begin, r.bytes) && valid;

@@ -55,6 +55,8 @@ struct Work {
     size_t bytes;
   };
   std::vector<Range> reads, writes;
+  // What it reads must have been written; a copy may read anything.
+  bool computes = false;
   // Set for a collective: the body runs once, when all ranks have arrived.
   std::function<std::shared_ptr<Meeting>()> arrive;
   // Of a collective: the rank's communicator, and whether it was aborted.

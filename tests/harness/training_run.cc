@@ -245,7 +245,8 @@ absl::StatusOr<std::unique_ptr<TrainingPlan>> MakePlan(
     request.target.set_window_alignment(4096);
   }
   request.workspace = KernelWorkspace(
-      options.kernels != nullptr ? *options.kernels : CpuKernels());
+      options.kernels != nullptr ? *options.kernels : CpuKernels(),
+      request.target);
   return MakeTrainingPlan(request);
 }
 

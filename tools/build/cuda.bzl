@@ -6,7 +6,7 @@ cuda_kernels: the kernels of one op family, for CUDA and for the CUDA double.
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 load("//tests/fake_cuda:double.bzl", "cuda_double_library")
 load(":cc.bzl", "cc_library")
-load("@local_config_cuda//:defs.bzl", "CUDA_AVAILABLE", "NVCC")
+load("@local_config_cuda//:defs.bzl", "CUBLASLT_AVAILABLE", "CUDA_AVAILABLE", "CUDNN_AVAILABLE", "NVCC")
 
 ARCHS = [
     "arch=compute_80,code=[sm_80,compute_80]",  # with PTX for anything newer
@@ -18,6 +18,11 @@ def if_cuda(yes, no = []):
 
 # For target_compatible_with: such targets are skipped by `//...` without CUDA.
 REQUIRES_CUDA = if_cuda([], ["//tools/build:incompatible"])
+REQUIRES_CUBLASLT = [] if CUBLASLT_AVAILABLE else ["//tools/build:incompatible"]
+REQUIRES_CUDNN = [] if CUDNN_AVAILABLE else ["//tools/build:incompatible"]
+
+def if_cudnn(yes, no):
+    return yes if CUDNN_AVAILABLE else no
 
 def _impl(ctx):
     cc = find_cpp_toolchain(ctx)
@@ -109,7 +114,17 @@ def cuda_library(name, deps = [], **kwargs):
         **kwargs
     )
 
-def cuda_kernels(name, srcs, hdrs, host_srcs, deps, launch_deps = [], uses = []):
+def cuda_kernels(
+        name,
+        srcs,
+        hdrs,
+        host_srcs,
+        deps,
+        launch_deps = [],
+        uses = [],
+        libraries = [],
+        library_doubles = [],
+        target_compatible_with = REQUIRES_CUDA):
     """NAME for programs that run on a GPU, NAME_on_double for tests anywhere.
 
     Both hold the same host code, compiled once; the double's is linked with
@@ -123,13 +138,17 @@ def cuda_kernels(name, srcs, hdrs, host_srcs, deps, launch_deps = [], uses = [])
       deps: of host_srcs.
       launch_deps: of srcs and hdrs, besides //kernels/cuda:launch.
       uses: other cuda_kernels whose launching functions these call.
+      libraries: what host_srcs call of NVIDIA's, or what calls it.
+      library_doubles: what they call instead on the double, whose own runtime
+        has cuBLASLt.
+      target_compatible_with: of NAME.
     """
     launch_deps = launch_deps + ["//kernels/cuda:launch"]
     cc_library(
         name = name + "_host",
         srcs = host_srcs,
         hdrs = hdrs,
-        visibility = ["//visibility:private"],
+        visibility = ["//tests/fake_cuda:__pkg__"],
         deps = deps + launch_deps,
     )
     cuda_library(
@@ -150,12 +169,12 @@ def cuda_kernels(name, srcs, hdrs, host_srcs, deps, launch_deps = [], uses = [])
     )
     native.cc_library(
         name = name,
-        target_compatible_with = REQUIRES_CUDA,
+        target_compatible_with = target_compatible_with,
         visibility = ["//:backend_users"],
         deps = [
             ":%s_host" % name,
             ":%s_device" % name,
-        ] + uses,
+        ] + uses + libraries,
     )
     native.cc_library(
         name = name + "_on_double",
@@ -164,5 +183,5 @@ def cuda_kernels(name, srcs, hdrs, host_srcs, deps, launch_deps = [], uses = [])
         deps = [
             ":%s_host" % name,
             ":%s_device_on_double" % name,
-        ] + [other + "_on_double" for other in uses],
+        ] + [other + "_on_double" for other in uses] + library_doubles,
     )

@@ -1,20 +1,30 @@
 #include "tools/plan/target_workspace.h"
 
-#include <string>
+#include <vector>
 
 #include "graph/workspace.h"
+#include "kernels/attention/cudnn.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/op_table.h"
 
 namespace shardgraph {
 
 WorkspaceFunction TargetWorkspace(const TargetSpec& target) {
-  return [target, kernels = KernelWorkspace(CpuKernels())](
+  // The targets that say what products may take are GPUs.
+  if (target.workspace_budget().count("matmul") == 0)
+    return KernelWorkspace(CpuKernels(), target);
+  return [target, kernels = KernelWorkspace(CpuKernels(), target)](
              const Graph& graph, const Node& node) -> absl::StatusOr<int64_t> {
-    const auto budget =
-        target.workspace_budget().find(std::string(FamilyOf(node.op->name)));
-    if (budget != target.workspace_budget().end()) return budget->second;
-    return kernels(graph, node);
+    const int64_t library = LibraryWorkspace(target, node);
+    if (library > 0 && FamilyOf(node.op->name) == "matmul") return library;
+    const bool gradient = node.op->name == "attention_gradient";
+    if (!gradient && node.op->name != "attention") return kernels(graph, node);
+    const std::vector<TensorType> operands = graph.OperandTypes(node);
+    const std::vector<TensorType> results = graph.ResultTypes(node);
+    return gradient
+               ? AttentionGradientCudaWorkspace(node.attributes, operands,
+                                                results)
+               : AttentionCudaWorkspace(node.attributes, operands, results);
   };
 }
 

@@ -7,10 +7,11 @@
 
 namespace shardgraph {
 
-// An op whose family has a workspace_budget in the target takes the whole of
-// it: a library may, and the plan holds whatever it chooses. Any other op takes
-// what its CPU kernel takes, which for the output head (a chunk of logits) and
-// the norms (partial sums) is what the algorithm needs anywhere.
+// On a GPU, a target with a budget for "matmul": a product takes the whole of
+// that, from which cuBLASLt chooses, and attention what cuDNN or the own kernel
+// takes. Any other op takes what its CPU kernel takes, which for the output
+// head (a chunk of logits) and the norms (partial sums) is what the algorithm
+// needs anywhere.
 WorkspaceFunction TargetWorkspace(const TargetSpec& target);
 
 }  // namespace shardgraph
