@@ -10,7 +10,8 @@
 
 namespace shardgraph {
 
-int64_t LibraryWorkspace(const TargetSpec& target, const Node& node) {
+int64_t LibraryWorkspace(const TargetSpec& target, const Graph& graph,
+                         const Node& node) {
   static constexpr absl::string_view kProducts[] = {
       "matmul", "matmul_pointwise", "cross_entropy_head",
       "cross_entropy_head_gradient"};
@@ -20,7 +21,17 @@ int64_t LibraryWorkspace(const TargetSpec& target, const Node& node) {
           std::end(kProducts)) {
     return 0;
   }
-  return budget->second;
+  // Room for a sum in so many parts.
+  constexpr int64_t kParts = 32, kLeast = 65536;
+  int64_t largest = 0;
+  for (const auto& types :
+       {graph.OperandTypes(node), graph.ResultTypes(node)}) {
+    for (const TensorType& type : types)
+      largest = std::max(largest, type.num_elements());
+  }
+  return std::min<int64_t>(
+      budget->second,
+      kLeast + kParts * static_cast<int64_t>(sizeof(float)) * largest);
 }
 
 WorkspaceFunction KernelWorkspace(const KernelTable& table,
@@ -36,7 +47,7 @@ WorkspaceFunction KernelWorkspace(const KernelTable& table,
         kernel->workspace == nullptr
             ? 0
             : kernel->workspace(node.attributes, operands, results);
-    return needed + LibraryWorkspace(target, node);
+    return needed + LibraryWorkspace(target, graph, node);
   };
 }
 

@@ -17,8 +17,10 @@ WorkspaceFunction KernelWorkspace(const KernelTable& table,
 
 // Bytes that `node` is given on top of what its kernel needs, for the library
 // that multiplies there to choose from: the target's budget for "matmul" where
-// the node contains a product of matrices, else 0. Kernels get along without.
-int64_t LibraryWorkspace(const TargetSpec& target, const Node& node);
+// the node contains a product of matrices, less where its tensors are small;
+// else 0. Kernels get along without.
+int64_t LibraryWorkspace(const TargetSpec& target, const Graph& graph,
+                         const Node& node);
 
 }  // namespace shardgraph
 

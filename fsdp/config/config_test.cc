@@ -155,8 +155,6 @@ TEST_F(TrainConfigTest, ValidationNamesFieldValueAndRemedy) {
         "set shard.strategy=HYBRID"}},
       {"precision.compute=FP16", {"precision.compute is FP16", "BF16 or FP32"}},
       {"precision.reduce=FP16", {"precision.reduce is FP16", "FP32 or BF16"}},
-      {"run.deterministic=false",
-       {"run.deterministic is false", "leave it out or true"}},
   };
   for (const auto& c : cases) {
     const absl::Status status =
@@ -166,6 +164,12 @@ TEST_F(TrainConfigTest, ValidationNamesFieldValueAndRemedy) {
     for (const char* part : c.parts)
       EXPECT_THAT(Message(status), HasSubstr(part)) << c.assignment;
   }
+  EXPECT_THAT(Message(ValidateTrainConfig(
+                  Resolved({"run.deterministic=false", "run.device=cpu"}), 64,
+                  2)),
+              HasSubstr("a CPU always is deterministic"));
+  EXPECT_TRUE(
+      ValidateTrainConfig(Resolved({"run.deterministic=false"}), 64, 2).ok());
 }
 
 TEST_F(TrainConfigTest, LoadsPresetsAndFilesAndNamesTheNearest) {

@@ -232,10 +232,11 @@ absl::Status RefuseWhatDoesNotRun(const TrainConfig& config) {
         "or "
         "BF16");
   }
-  if (config.run().has_deterministic() && !config.run().deterministic()) {
+  if (config.run().has_deterministic() && !config.run().deterministic() &&
+      config.run().device() == "cpu") {
     return absl::InvalidArgumentError(
-        "run.deterministic is false; a CPU always is deterministic: leave it "
-        "out or true in this version");
+        "run.deterministic is false and run.device is \"cpu\"; a CPU always is "
+        "deterministic: leave it out or true");
   }
   return absl::OkStatus();
 }

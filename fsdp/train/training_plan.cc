@@ -106,6 +106,12 @@ absl::StatusOr<std::unique_ptr<TrainingPlan>> MakeTrainingPlan(
   result->compute = graph.compute;
   result->state = graph.state;
 
+  if (config.run().has_deterministic() && !config.run().deterministic()) {
+    for (Node& node : graph.graph.nodes) {
+      if (node.op->name == "attention_gradient")
+        node.attributes.SetInt("fast", 1);
+    }
+  }
   const std::vector<std::string> unfused(config.run().unfused().begin(),
                                          config.run().unfused().end());
   SG_RETURN_IF_ERROR(CheckUnfused(unfused));

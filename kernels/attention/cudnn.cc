@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/attention/cudnn_graph.h"
+#include "kernels/cuda/libraries.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/status_macros.h"
@@ -39,6 +40,8 @@ class Library {
     std::weak_ptr<Library>& known = libraries[device];
     std::shared_ptr<Library> library = known.lock();
     if (library == nullptr) {
+      const absl::Status loaded = cuda::LoadCudnn();
+      if (!loaded.ok()) return absl::UnimplementedError(loaded.message());
       library = std::make_shared<Library>();
       SG_RETURN_IF_ERROR(
           CudnnStatus(cudnnCreate(&library->handle_), "cudnnCreate"));

@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -64,7 +63,37 @@ namespace {
   F(ncclMemFree)             \
   F(ncclReduceScatter)
 
+#define SG_CUBLASLT_FUNCTIONS(F)          \
+  F(cublasLtCreate)                       \
+  F(cublasLtDestroy)                      \
+  F(cublasLtGetStatusName)                \
+  F(cublasLtMatmul)                       \
+  F(cublasLtMatmulAlgoGetHeuristic)       \
+  F(cublasLtMatmulDescCreate)             \
+  F(cublasLtMatmulDescDestroy)            \
+  F(cublasLtMatmulDescSetAttribute)       \
+  F(cublasLtMatmulPreferenceCreate)       \
+  F(cublasLtMatmulPreferenceDestroy)      \
+  F(cublasLtMatmulPreferenceSetAttribute) \
+  F(cublasLtMatrixLayoutCreate)           \
+  F(cublasLtMatrixLayoutDestroy)
+
+#define SG_CUDNN_FUNCTIONS(F)      \
+  F(cudnnBackendCreateDescriptor)  \
+  F(cudnnBackendDestroyDescriptor) \
+  F(cudnnBackendExecute)           \
+  F(cudnnBackendFinalize)          \
+  F(cudnnBackendGetAttribute)      \
+  F(cudnnBackendSetAttribute)      \
+  F(cudnnCreate)                   \
+  F(cudnnDestroy)                  \
+  F(cudnnGetErrorString)           \
+  F(cudnnGetLastErrorString)       \
+  F(cudnnSetStream)
+
 SG_NCCL_FUNCTIONS(SG_LOADED_FUNCTION)
+SG_CUBLASLT_FUNCTIONS(SG_LOADED_FUNCTION)
+SG_CUDNN_FUNCTIONS(SG_LOADED_FUNCTION)
 
 namespace shardgraph::cuda {
 namespace {
@@ -101,20 +130,34 @@ absl::Status Load(absl::string_view title, const std::string& file,
 }
 
 constexpr Function kNccl[] = {SG_NCCL_FUNCTIONS(SG_FUNCTION_ENTRY)};
+constexpr Function kCublasLt[] = {SG_CUBLASLT_FUNCTIONS(SG_FUNCTION_ENTRY)};
+constexpr Function kCudnn[] = {SG_CUDNN_FUNCTIONS(SG_FUNCTION_ENTRY)};
 
 }  // namespace
 
+// Static objects are made once, whichever thread comes first.
 absl::Status LoadNccl() {
-  static std::mutex mutex;
-  static const absl::Status* loaded = nullptr;
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (loaded == nullptr) {
-    loaded = new absl::Status(
-        Load("NCCL", "libnccl.so.2", kNccl,
-             "install NCCL 2.28 or newer, for example `pip install "
-             "nvidia-nccl-cu13`, or add its folder to LD_LIBRARY_PATH"));
-  }
-  return *loaded;
+  static const auto& loaded = *new absl::Status(
+      Load("NCCL", "libnccl.so.2", kNccl,
+           "install NCCL 2.28 or newer, for example `pip install "
+           "nvidia-nccl-cu13`, or add its folder to LD_LIBRARY_PATH"));
+  return loaded;
+}
+
+absl::Status LoadCublasLt() {
+  static const auto& loaded = *new absl::Status(
+      Load("cuBLASLt", "libcublasLt.so.13", kCublasLt,
+           "install CUDA 13's cuBLAS, for example `pip install "
+           "nvidia-cublas`, or add its folder to LD_LIBRARY_PATH"));
+  return loaded;
+}
+
+absl::Status LoadCudnn() {
+  static const auto& loaded = *new absl::Status(
+      Load("cuDNN", "libcudnn.so.9", kCudnn,
+           "install cuDNN 9, for example `pip install nvidia-cudnn-cu13`, or "
+           "add its folder to LD_LIBRARY_PATH"));
+  return loaded;
 }
 
 }  // namespace shardgraph::cuda

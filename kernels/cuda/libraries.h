@@ -2,7 +2,7 @@
 // start: the same program runs where there are none.
 //
 // Calls look as if the libraries were linked. What stands behind the names is
-// filled in by LoadLibraries; a call before it ends the program.
+// filled in by the functions here; a call before that ends the program.
 #ifndef KERNELS_CUDA_LIBRARIES_H_
 #define KERNELS_CUDA_LIBRARIES_H_
 
@@ -14,6 +14,12 @@ namespace shardgraph::cuda {
 // is missing or too old, the places that were looked at, and the remedy. Thread
 // safe; at once the second time.
 absl::Status LoadNccl();
+
+// cuBLASLt, which every program on a GPU needs; likewise.
+absl::Status LoadCublasLt();
+
+// cuDNN, without which own kernels do what it would; likewise.
+absl::Status LoadCudnn();
 
 }  // namespace shardgraph::cuda
 

@@ -4,5 +4,7 @@
 namespace shardgraph::cuda {
 
 absl::Status LoadNccl() { return absl::OkStatus(); }
+absl::Status LoadCublasLt() { return absl::OkStatus(); }
+absl::Status LoadCudnn() { return absl::OkStatus(); }
 
 }  // namespace shardgraph::cuda

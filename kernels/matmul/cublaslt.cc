@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "kernels/cuda/libraries.h"
 #include "kernels/cuda/status.h"
 #include "kernels/status_macros.h"
 
@@ -138,6 +139,7 @@ class Library {
     std::weak_ptr<Library>& known = libraries[device];
     std::shared_ptr<Library> library = known.lock();
     if (library == nullptr) {
+      SG_RETURN_IF_ERROR(LoadCublasLt());
       library = std::make_shared<Library>();
       RETURN_IF_CUBLAS_ERROR(cublasLtCreate(&library->handle_));
       known = library;

@@ -114,7 +114,7 @@ class StepsRank {
         ChooseDevice(runtime_.on_gpu() ? "cuda" : "cpu", /*local_ranks=*/1));
     SG_ASSIGN_OR_RETURN(target_, LoadTargetPreset(device.target));
     request.target = target_;
-    request.workspace = runtime_.Workspace();
+    request.workspace = runtime_.Workspace(target_);
     request.evaluate = false;
     SG_ASSIGN_OR_RETURN(plan_, MakeTrainingPlan(request));
     recorder_ = std::make_unique<TraceRecorder>(

@@ -6,7 +6,7 @@ cuda_kernels: the kernels of one op family, for CUDA and for the CUDA double.
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 load("//tests/fake_cuda:double.bzl", "cuda_double_library")
 load(":cc.bzl", "cc_library")
-load("@local_config_cuda//:defs.bzl", "CUBLASLT_AVAILABLE", "CUDA_AVAILABLE", "CUDNN_AVAILABLE", "NVCC")
+load("@local_config_cuda//:defs.bzl", "CUDA_AVAILABLE", "CUDNN_AVAILABLE", "NVCC")
 
 ARCHS = [
     "arch=compute_80,code=[sm_80,compute_80]",  # with PTX for anything newer
@@ -18,7 +18,6 @@ def if_cuda(yes, no = []):
 
 # For target_compatible_with: such targets are skipped by `//...` without CUDA.
 REQUIRES_CUDA = if_cuda([], ["//tools/build:incompatible"])
-REQUIRES_CUBLASLT = [] if CUBLASLT_AVAILABLE else ["//tools/build:incompatible"]
 REQUIRES_CUDNN = [] if CUDNN_AVAILABLE else ["//tools/build:incompatible"]
 
 def if_cudnn(yes, no):
@@ -123,8 +122,7 @@ def cuda_kernels(
         launch_deps = [],
         uses = [],
         libraries = [],
-        library_doubles = [],
-        target_compatible_with = REQUIRES_CUDA):
+        library_doubles = []):
     """NAME for programs that run on a GPU, NAME_on_double for tests anywhere.
 
     Both hold the same host code, compiled once; the double's is linked with
@@ -141,7 +139,6 @@ def cuda_kernels(
       libraries: what host_srcs call of NVIDIA's, or what calls it.
       library_doubles: what they call instead on the double, whose own runtime
         has cuBLASLt.
-      target_compatible_with: of NAME.
     """
     launch_deps = launch_deps + ["//kernels/cuda:launch"]
     cc_library(
@@ -169,7 +166,7 @@ def cuda_kernels(
     )
     native.cc_library(
         name = name,
-        target_compatible_with = target_compatible_with,
+        target_compatible_with = REQUIRES_CUDA,
         visibility = ["//:backend_users"],
         deps = [
             ":%s_host" % name,

@@ -63,7 +63,7 @@ class Generator {
     request.config = &config_;
     request.world_size = runtime_.world_size();
     SG_ASSIGN_OR_RETURN(request.target, LoadTargetPreset(target_));
-    request.workspace = runtime_.Workspace();
+    request.workspace = runtime_.Workspace(request.target);
     request.train = false;
     request.evaluate = false;
     request.generate = true;

@@ -15,7 +15,7 @@ WorkspaceFunction TargetWorkspace(const TargetSpec& target) {
     return KernelWorkspace(CpuKernels(), target);
   return [target, kernels = KernelWorkspace(CpuKernels(), target)](
              const Graph& graph, const Node& node) -> absl::StatusOr<int64_t> {
-    const int64_t library = LibraryWorkspace(target, node);
+    const int64_t library = LibraryWorkspace(target, graph, node);
     if (library > 0 && FamilyOf(node.op->name) == "matmul") return library;
     const bool gradient = node.op->name == "attention_gradient";
     if (!gradient && node.op->name != "attention") return kernels(graph, node);

@@ -199,8 +199,9 @@ absl::Status Runtime::CheckOwnGpu(const std::string& address) {
   return absl::OkStatus();
 }
 
-WorkspaceFunction Runtime::Workspace() const {
-  return KernelWorkspace(backend_->kernels());
+WorkspaceFunction Runtime::Workspace(const TargetSpec& target) const {
+  // The libraries that a target's budget is for are a GPU's.
+  return KernelWorkspace(backend_->kernels(), on_gpu() ? target : TargetSpec());
 }
 
 std::string Runtime::DeviceInWords() const {

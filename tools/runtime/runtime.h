@@ -65,8 +65,8 @@ class Runtime {
     return on_gpu() ? gpu_factory_.get() : cpu_factory_.get();
   }
   Backend& backend() { return *backend_; }
-  // Scratch memory of nodes on it.
-  WorkspaceFunction Workspace() const;
+  // Scratch memory of nodes on it, planned for `target`.
+  WorkspaceFunction Workspace(const TargetSpec& target) const;
 
   // Of this job and this restart of it.
   Store& store() { return rendezvous_->store(); }

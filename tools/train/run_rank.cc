@@ -124,7 +124,7 @@ class RankRun {
     request.config = &config_;
     request.world_size = runtime_.world_size();
     request.target = run_.target;
-    request.workspace = runtime_.Workspace();
+    request.workspace = runtime_.Workspace(request.target);
     SG_ASSIGN_OR_RETURN(plan_, MakeTrainingPlan(request));
     SG_RETURN_IF_ERROR(runtime_.CheckSame("the config", TextOf(config_)));
     SG_RETURN_IF_ERROR(runtime_.CheckSame("the plan", plan_->plan.hash));
