@@ -46,9 +46,8 @@
 //   p is recomputed from q, k and lse. Same attributes; has_offset must be 0.
 //   dq, dk, dv have the types of q, k, v; strided. Deterministic, unless the
 //   attribute fast is 1: then a backend may add the terms of dq in an order
-//   that changes from run to run. All sums are
-//   FP32; each result is rounded once. A backend may round p and ds to q's
-//   dtype for the products.
+//   that changes from run to run. All sums are FP32; each result is rounded
+//   once. A backend may round p and ds to q's dtype for the products.
 //   Cost: 10 B H T S D matmul FLOPs, half of it when causal.
 #ifndef KERNELS_ATTENTION_ATTENTION_H_
 #define KERNELS_ATTENTION_ATTENTION_H_
