@@ -53,7 +53,7 @@ absl::StatusOr<json> SavesTask(const json& arguments, Runtime& runtime) {
   request.config = &config;
   request.world_size = runtime.world_size();
   SG_ASSIGN_OR_RETURN(request.target, LoadTargetPreset(""));
-  request.workspace = runtime.Workspace();
+  request.workspace = runtime.Workspace(request.target);
   request.evaluate = false;
   SG_ASSIGN_OR_RETURN(const auto plan, MakeTrainingPlan(request));
   ExecutorOptions executor_options;
