@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -55,6 +56,16 @@ class CublasLtMatmul {
       : prepared_(std::move(prepared)) {}
 
   std::shared_ptr<const Prepared> prepared_;
+};
+
+// For tests of the own kernels: while it lives, the library refuses every
+// product of this thread.
+class CublasLtRefusal {
+ public:
+  CublasLtRefusal();
+  ~CublasLtRefusal();
+  CublasLtRefusal(const CublasLtRefusal&) = delete;
+  CublasLtRefusal& operator=(const CublasLtRefusal&) = delete;
 };
 
 }  // namespace shardgraph::cuda

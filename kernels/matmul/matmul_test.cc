@@ -9,12 +9,12 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/matmul/cublaslt.h"
 #include "kernels/matmul/gemm.h"
 #include "kernels/pointwise/pointwise.h"
 #include "kernels/reference/access.h"
 #include "kernels/testing/conformance.h"
 #include "kernels/testing/cuda_conformance.h"
-#include "tests/fake_cuda/control.h"
 
 namespace shardgraph {
 
@@ -167,14 +167,8 @@ TEST(Matmul, Cuda) {
   CheckCudaKernels(Cases(), MatmulReferenceKernels(), MatmulCudaKernels());
 }
 
-// While it lives, the own kernels multiply.
-struct WithoutCublasLt {
-  WithoutCublasLt() { fake_cuda::RefuseMatmuls(true); }
-  ~WithoutCublasLt() { fake_cuda::RefuseMatmuls(false); }
-};
-
 TEST(Matmul, CudaWithoutCublasLt) {
-  const WithoutCublasLt own;
+  const cuda::CublasLtRefusal own_kernels;
   std::vector<OpCase> cases = Cases();
   std::erase_if(
       cases, [](const OpCase& op_case) { return op_case.op == ColumnSum(); });
@@ -264,7 +258,7 @@ void CheckFusedEqualsComposed(const TestKernels& matmul,
 
 TEST(Matmul, FusedEqualsComposed) {
   CheckFusedEqualsComposed(MatmulCpuKernels(), PointwiseCpuKernels());
-  const WithoutCublasLt own;
+  const cuda::CublasLtRefusal own_kernels;
   const TestKernels on_cuda = OnCuda(MatmulCudaKernels());
   CheckFusedEqualsComposed(on_cuda, {PointwiseCudaKernels(), on_cuda.device});
 }
