@@ -226,6 +226,21 @@ class ExecutorImpl final : public Executor {
     return options_.backend->Synchronize();
   }
 
+  absl::Status RunNodes(PhaseId id,
+                        absl::FunctionRef<void(NodeId node)> after) override {
+    Backend& backend = *options_.backend;
+    SG_RETURN_IF_ERROR(backend.Synchronize());
+    if (link_ != nullptr) SG_RETURN_IF_ERROR(link_->Flush());
+    const PhaseSchedule& schedule = plan_.schedules[id];
+    for (size_t i = 0; i < schedule.order.size(); ++i) {
+      const NodeId node = schedule.order[i];
+      backend.Launch(schedule.lanes[i], kernels_[node].get());
+      SG_RETURN_IF_ERROR(backend.Synchronize());
+      after(node);
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Write(ValueId id, const void* host, int64_t bytes) override {
     SG_RETURN_IF_ERROR(CheckContiguous(id, bytes));
     const Value& value = plan_.graph.values[id];

@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -75,6 +76,11 @@ class Executor : public BufferReader {
     const absl::Status status = Enqueue(phase);
     return status.ok() ? Synchronize() : status;
   }
+
+  // Debugging: runs the phase once, eagerly, in the schedule's total order;
+  // each node is waited for, then `after` is called on this thread. Collective.
+  virtual absl::Status RunNodes(PhaseId phase,
+                                absl::FunctionRef<void(NodeId node)> after) = 0;
 
   // Host to device and back; `bytes` must be the value's contiguous size.
   // Ordered with runs.

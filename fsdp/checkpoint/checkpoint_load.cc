@@ -121,8 +121,12 @@ absl::Status RestoreState(const std::string& folder,
     state.beta1_power[g] = saved.beta1_power(g);
     state.beta2_power[g] = saved.beta2_power(g);
   }
-  state.loss_scale = saved.loss_scale();
-  state.growth_counter = saved.growth_counter();
+  // A run that scales otherwise begins afresh.
+  if (manifest.config().precision().compute() ==
+      rank.config->precision().compute()) {
+    state.loss_scale = saved.loss_scale();
+    state.growth_counter = saved.growth_counter();
+  }
   return rank.executor->WriteBuffer(rank.plan->state, 0, &state, sizeof(state));
 }
 

@@ -23,6 +23,9 @@ class HostExecutor : public Executor {
  public:
   absl::Status Enqueue(PhaseId) override { return absl::OkStatus(); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
+  absl::Status RunNodes(PhaseId, absl::FunctionRef<void(NodeId)>) override {
+    return absl::UnimplementedError("no nodes");
+  }
   absl::Status Write(ValueId, const void*, int64_t) override {
     return absl::UnimplementedError("no values");
   }

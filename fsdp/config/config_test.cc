@@ -135,6 +135,9 @@ TEST_F(TrainConfigTest, ValidationNamesFieldValueAndRemedy) {
        {"optimizer.learning_rate is -1", "0 or more"}},
       {"optimizer.beta2=1", {"optimizer.beta2 is 1", "[0, 1)"}},
       {"optimizer.epsilon=0", {"optimizer.epsilon"}},
+      {"optimizer.momentum=0.5",
+       {"optimizer.momentum is 0.5", "left out but with optimizer.kind=SGD"}},
+      {"precision.moments=FP16", {"precision.moments is FP16", "FP32 or BF16"}},
       {"data.sequence_length=65",
        {"data.sequence_length is 65", "64 positions", "at most 64"}},
       {"data.batch_size=-2", {"data.batch_size is -2"}},
@@ -153,7 +156,9 @@ TEST_F(TrainConfigTest, ValidationNamesFieldValueAndRemedy) {
       {"shard.shard_group_size=2",
        {"shard.shard_group_size is 2", "shard.strategy is FULL_SHARD",
         "set shard.strategy=HYBRID"}},
-      {"precision.compute=FP16", {"precision.compute is FP16", "BF16 or FP32"}},
+      {"precision.loss_scale.initial=8",
+       {"precision.loss_scale is given", "precision.compute is BF16",
+        "set precision.compute=FP16"}},
       {"precision.reduce=FP16", {"precision.reduce is FP16", "FP32 or BF16"}},
   };
   for (const auto& c : cases) {
@@ -170,6 +175,29 @@ TEST_F(TrainConfigTest, ValidationNamesFieldValueAndRemedy) {
               HasSubstr("a CPU always is deterministic"));
   EXPECT_TRUE(
       ValidateTrainConfig(Resolved({"run.deterministic=false"}), 64, 2).ok());
+}
+
+TEST_F(TrainConfigTest, Fp16HasALossScaleAndSkips) {
+  const TrainConfig fp16 = Resolved({"precision.compute=FP16"});
+  EXPECT_TRUE(ValidateTrainConfig(fp16, 64, 2).ok());
+  EXPECT_EQ(fp16.precision().loss_scale().initial(), 65536);
+  EXPECT_EQ(fp16.run().non_finite(), RunSpec::SKIP);
+  EXPECT_EQ(Resolved({}).run().non_finite(), RunSpec::STOP);
+  const struct {
+    const char* assignment;
+    const char* part;
+  } cases[] = {
+      {"run.non_finite=STOP", "run.non_finite is STOP; it must be SKIP"},
+      {"precision.loss_scale.initial=0", "loss_scale.initial is 0"},
+      {"precision.loss_scale.growth_factor=0.5", "growth_factor is 0.5"},
+      {"precision.loss_scale.backoff_factor=1", "backoff_factor is 1"},
+      {"precision.loss_scale.growth_interval=0", "growth_interval is 0"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_THAT(Message(ValidateTrainConfig(
+                    Resolved({"precision.compute=FP16", c.assignment}), 64, 2)),
+                HasSubstr(c.part));
+  }
 }
 
 TEST_F(TrainConfigTest, LoadsPresetsAndFilesAndNamesTheNearest) {

@@ -84,6 +84,11 @@ absl::Status ValidateOptimizer(const OptimizerSpec& spec) {
   SG_RETURN_IF_ERROR(Require(spec.momentum() >= 0 && spec.momentum() < 1,
                              "optimizer.momentum", spec.momentum(),
                              "in [0, 1), for example 0.9"));
+  if (spec.kind() != OptimizerSpec::SGD) {
+    SG_RETURN_IF_ERROR(Require(spec.momentum() == 0, "optimizer.momentum",
+                               spec.momentum(),
+                               "left out but with optimizer.kind=SGD"));
+  }
   for (int i = 0; i < spec.groups_size(); ++i) {
     const ParameterGroup& group = spec.groups(i);
     const std::string field = absl::StrCat("optimizer.groups[", i, "].");
@@ -190,6 +195,36 @@ absl::Status ValidateCheckpoint(const CheckpointSpec& spec) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateLossScale(const TrainConfig& config) {
+  const LossScaleSpec& spec = config.precision().loss_scale();
+  if (config.precision().compute() != FP16) {
+    if (!config.precision().has_loss_scale()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("precision.loss_scale is given, but precision.compute is ",
+                     Dtype_Name(config.precision().compute()),
+                     ", whose range needs none; leave it out, or set "
+                     "precision.compute=FP16"));
+  }
+  SG_RETURN_IF_ERROR(Require(spec.initial() >= 1 && spec.initial() <= 0x1p60,
+                             "precision.loss_scale.initial", spec.initial(),
+                             "1 or more, for example 65536"));
+  SG_RETURN_IF_ERROR(
+      Require(spec.growth_factor() >= 1, "precision.loss_scale.growth_factor",
+              spec.growth_factor(), "1 (no growth) or more, for example 2"));
+  SG_RETURN_IF_ERROR(
+      Require(spec.backoff_factor() > 0 && spec.backoff_factor() < 1,
+              "precision.loss_scale.backoff_factor", spec.backoff_factor(),
+              "between 0 and 1, for example 0.5"));
+  SG_RETURN_IF_ERROR(Require(
+      spec.growth_interval() >= 1, "precision.loss_scale.growth_interval",
+      spec.growth_interval(), "1 step or more, for example 2000"));
+  return Require(
+      config.run().non_finite() == RunSpec::SKIP, "run.non_finite",
+      RunSpec::NonFinite_Name(config.run().non_finite()),
+      "SKIP (or left out) with precision.compute=FP16, which finds its loss "
+      "scale by steps that overflow");
+}
+
 absl::Status ValidateRun(const RunSpec& spec) {
   SG_RETURN_IF_ERROR(
       Require(spec.steps() >= 0, "run.steps", spec.steps(), "0 or more"));
@@ -222,15 +257,17 @@ absl::Status RefuseWhatDoesNotRun(const TrainConfig& config) {
     return absl::InvalidArgumentError(
         "shard.recompute is AUTO; use NONE, SELECTIVE or FULL in this version");
   }
-  if (config.precision().compute() == FP16) {
-    return absl::InvalidArgumentError(
-        "precision.compute is FP16; use BF16 or FP32 in this version");
-  }
   if (config.precision().reduce() == FP16) {
     return absl::InvalidArgumentError(
         "precision.reduce is FP16, whose range gradients may leave; use FP32 "
         "or "
         "BF16");
+  }
+  if (config.precision().moments() == FP16) {
+    return absl::InvalidArgumentError(
+        "precision.moments is FP16, whose range squares of gradients leave; "
+        "use "
+        "FP32 or BF16");
   }
   if (config.run().has_deterministic() && !config.run().deterministic() &&
       config.run().device() == "cpu") {
@@ -323,6 +360,21 @@ void ResolveTrainConfig(int64_t max_positions, int world_size,
               &ShardSpec::set_max_units_in_flight, shard->prefetch() + 1);
   set_default(config->mutable_precision(), &PrecisionSpec::has_reduce,
               &PrecisionSpec::set_reduce, FP32);
+  set_default(config->mutable_precision(), &PrecisionSpec::has_moments,
+              &PrecisionSpec::set_moments, FP32);
+
+  const bool fp16 = config->precision().compute() == FP16;
+  if (fp16) {
+    LossScaleSpec* scale = config->mutable_precision()->mutable_loss_scale();
+    set_default(scale, &LossScaleSpec::has_initial, &LossScaleSpec::set_initial,
+                65536);
+    set_default(scale, &LossScaleSpec::has_growth_factor,
+                &LossScaleSpec::set_growth_factor, 2);
+    set_default(scale, &LossScaleSpec::has_backoff_factor,
+                &LossScaleSpec::set_backoff_factor, 0.5);
+    set_default(scale, &LossScaleSpec::has_growth_interval,
+                &LossScaleSpec::set_growth_interval, 2000);
+  }
 
   OptimizerSpec* optimizer = config->mutable_optimizer();
   set_default(optimizer, &OptimizerSpec::has_learning_rate,
@@ -362,6 +414,8 @@ void ResolveTrainConfig(int64_t max_positions, int world_size,
   set_default(run, &RunSpec::has_capture, &RunSpec::set_capture, true);
   set_default(run, &RunSpec::has_deterministic, &RunSpec::set_deterministic,
               true);
+  set_default(run, &RunSpec::has_non_finite, &RunSpec::set_non_finite,
+              fp16 ? RunSpec::SKIP : RunSpec::STOP);
   if (run->log_every() == 0) run->set_log_every(1);
   if (run->timeout_seconds() == 0) run->set_timeout_seconds(100);
   if (run->startup_timeout_seconds() == 0)
@@ -394,6 +448,7 @@ absl::Status ValidateTrainConfig(const TrainConfig& config,
   SG_RETURN_IF_ERROR(
       Require(config.evaluation().sequences() >= 0, "evaluation.sequences",
               config.evaluation().sequences(), "0 (all) or more"));
+  SG_RETURN_IF_ERROR(ValidateLossScale(config));
   return RefuseWhatDoesNotRun(config);
 }
 

@@ -34,4 +34,15 @@ double LearningRate(const ScheduleSpec& schedule, double peak, int64_t step) {
   }
 }
 
+double WorldFactor(OptimizerSpec::RateScaling scaling, int world_size) {
+  switch (scaling) {
+    case OptimizerSpec::LINEAR:
+      return world_size;
+    case OptimizerSpec::SQUARE_ROOT:
+      return std::sqrt(static_cast<double>(world_size));
+    default:
+      return 1;
+  }
+}
+
 }  // namespace shardgraph

@@ -15,6 +15,9 @@ namespace shardgraph {
 // it. INVERSE_SQUARE_ROOT: peak x sqrt(max(1, warmup_steps) / (step + 1)).
 double LearningRate(const ScheduleSpec& schedule, double peak, int64_t step);
 
+// What the peak is multiplied by with `world_size` ranks.
+double WorldFactor(OptimizerSpec::RateScaling scaling, int world_size);
+
 }  // namespace shardgraph
 
 #endif  // FSDP_TRAIN_LEARNING_RATE_H_

@@ -68,5 +68,11 @@ TEST(LearningRate, NoWarmUpAndNoDecayAreDefined) {
   EXPECT_DOUBLE_EQ(LearningRate(schedule, 1.0, 0), 1.0);
 }
 
+TEST(LearningRate, ScalesWithTheWorldWhenAsked) {
+  EXPECT_EQ(WorldFactor(OptimizerSpec::NONE, 9), 1);
+  EXPECT_EQ(WorldFactor(OptimizerSpec::LINEAR, 9), 9);
+  EXPECT_EQ(WorldFactor(OptimizerSpec::SQUARE_ROOT, 9), 3);
+}
+
 }  // namespace
 }  // namespace shardgraph

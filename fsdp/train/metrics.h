@@ -22,6 +22,8 @@ struct StepMetrics {
   double tokens_per_second = 0;
   double mfu =
       0;  // model FLOPs over the target's peak; 0 when the peak is unknown
+  double loss_scale = 1;  // of the next step
+  bool skipped = false;   // it has changed no weights
 };
 
 struct EvaluationMetrics {

@@ -75,6 +75,9 @@ absl::Status MetricsJsonl::Write(const StepMetrics& metrics) {
   AppendNumber("tokens_per_second", metrics.tokens_per_second, &line_);
   AppendNumber("step_seconds", metrics.step_seconds, &line_);
   AppendNumber("mfu", metrics.mfu, &line_);
+  if (metrics.loss_scale != 1)
+    AppendNumber("loss_scale", metrics.loss_scale, &line_);
+  if (metrics.skipped) line_.append(", \"skipped\": true");
   line_.append("}\n");
   return file_->Append(line_);
 }

@@ -69,6 +69,7 @@ absl::Status ProgressLine::Write(const StepMetrics& metrics) {
   absl::StrAppend(&line_, step, "/", steps);
   absl::StrAppendFormat(&line_, "  loss %.4f  ", metrics.loss);
   absl::StrAppend(&line_, PrintRate(tokens_per_second_), " tokens/s");
+  if (metrics.skipped) line_.append("  skipped: not finite");
   if (!last) {
     absl::StrAppend(
         &line_, "  ",

@@ -39,6 +39,27 @@ std::vector<HeldRange> ShardReader::Held() const {
   return held;
 }
 
+DType ShardReader::DTypeOf(BufferId buffer, int unit) const {
+  const UnitBuffers& buffers = plan_.units[unit];
+  if (buffer == buffers.master) return DType::kF32;
+  return buffer == buffers.compute ? plan_.compute : plan_.moments;
+}
+
+absl::Status ShardWriter::WriteShard(BufferId buffer, DType dtype, int64_t at,
+                                     absl::Span<const float> values) {
+  if (dtype == DType::kF32) {
+    return executor_.WriteBuffer(buffer, at * SizeOf(dtype), values.data(),
+                                 values.size() * SizeOf(dtype));
+  }
+  std::vector<uint16_t> rounded(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    rounded[i] = dtype == DType::kBF16 ? BFloat16(values[i]).bits
+                                       : Float16(values[i]).bits;
+  }
+  return executor_.WriteBuffer(buffer, at * 2, rounded.data(),
+                               rounded.size() * 2);
+}
+
 absl::Status ShardWriter::Write(const HeldRange& range, int64_t begin,
                                 absl::Span<const float> values,
                                 ShardKind kind) {
@@ -48,23 +69,14 @@ absl::Status ShardWriter::Write(const HeldRange& range, int64_t begin,
   const int64_t at = range.shard_begin + begin;
   if (const BufferId buffer = BufferOf(range.unit, kind); buffer != kNone) {
     SG_RETURN_IF_ERROR(
-        executor_.WriteBuffer(buffer, at * SizeOf(DType::kF32), values.data(),
-                              values.size() * SizeOf(DType::kF32)));
+        WriteShard(buffer, DTypeOf(buffer, range.unit), at, values));
   }
   const UnitBuffers& buffers = plan_.units[range.unit];
   if (kind != ShardKind::kMaster || buffers.compute == kNone ||
       buffers.compute == buffers.master) {
     return absl::OkStatus();
   }
-  SG_CHECK(SizeOf(plan_.compute) == 2)
-      << "compute shards are BF16 or F16 when they are not the master";
-  std::vector<uint16_t> rounded(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    rounded[i] = plan_.compute == DType::kBF16 ? BFloat16(values[i]).bits
-                                               : Float16(values[i]).bits;
-  }
-  return executor_.WriteBuffer(buffers.compute, at * 2, rounded.data(),
-                               rounded.size() * 2);
+  return WriteShard(buffers.compute, plan_.compute, at, values);
 }
 
 absl::Status ShardReader::Read(const HeldRange& range, int64_t begin,
@@ -73,20 +85,20 @@ absl::Status ShardReader::Read(const HeldRange& range, int64_t begin,
            begin + static_cast<int64_t>(values.size()) <= range.elements)
       << "leaves the held range";
   const int64_t at = range.shard_begin + begin;
-  const BufferId buffer = BufferOf(range.unit, kind);
-  if (buffer != kNone) {
-    return source_.ReadBuffer(buffer, at * SizeOf(DType::kF32), values.data(),
-                              values.size() * SizeOf(DType::kF32));
+  BufferId buffer = BufferOf(range.unit, kind);
+  if (buffer == kNone && kind == ShardKind::kMaster)
+    buffer = plan_.units[range.unit].compute;
+  SG_CHECK(buffer != kNone) << "the plan does not keep that shard";
+  const DType dtype = DTypeOf(buffer, range.unit);
+  if (dtype == DType::kF32) {
+    return source_.ReadBuffer(buffer, at * SizeOf(dtype), values.data(),
+                              values.size() * SizeOf(dtype));
   }
-  const BufferId compute = plan_.units[range.unit].compute;
-  SG_CHECK(kind == ShardKind::kMaster && compute != kNone &&
-           SizeOf(plan_.compute) == 2)
-      << "the plan does not keep that shard";
   std::vector<uint16_t> rounded(values.size());
   SG_RETURN_IF_ERROR(
-      source_.ReadBuffer(compute, at * 2, rounded.data(), rounded.size() * 2));
+      source_.ReadBuffer(buffer, at * 2, rounded.data(), rounded.size() * 2));
   for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = plan_.compute == DType::kBF16
+    values[i] = dtype == DType::kBF16
                     ? float{std::bit_cast<BFloat16>(rounded[i])}
                     : float{std::bit_cast<Float16>(rounded[i])};
   }

@@ -42,6 +42,7 @@ class ShardReader {
 
  protected:
   BufferId BufferOf(int unit, ShardKind kind) const;
+  DType DTypeOf(BufferId buffer, int unit) const;
 
   const TrainingPlan& plan_;
 
@@ -56,9 +57,10 @@ class ShardWriter : public ShardReader {
   ShardWriter(const TrainingPlan& plan, int shard, Executor& executor)
       : ShardReader(plan, shard, executor), executor_(executor) {}
 
-  // Writes values[i] to element begin + i of the range; kMaster also writes the
-  // compute copy, rounded (but see GatherParameters). Buffers that the plan
-  // does not have are skipped (a plan without training has no master in BF16).
+  // Writes values[i] to element begin + i of the range, rounded to nearest
+  // where the shard is not FP32; kMaster also writes the compute copy (but see
+  // GatherParameters). Buffers that the plan does not have are skipped (a plan
+  // without training has no master in BF16).
   absl::Status Write(const HeldRange& range, int64_t begin,
                      absl::Span<const float> values, ShardKind kind);
 
@@ -71,6 +73,9 @@ class ShardWriter : public ShardReader {
           fill);
 
  private:
+  absl::Status WriteShard(BufferId buffer, DType dtype, int64_t at,
+                          absl::Span<const float> values);
+
   Executor& executor_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/train/optimizer_nodes.h"
 #include "fsdp/train/parameter_gather.h"
 #include "fsdp/train/training_plan.h"
 #include "graph/autodiff.h"
@@ -21,8 +22,6 @@ const TensorType kF64Scalar(DType::kF64, {});
 const TensorType kF32Scalar(DType::kF32, {});
 const TensorType kI32Scalar(DType::kI32, {});
 const TensorType kI64Scalar(DType::kI64, {});
-const TensorType kGroupsF32(DType::kF32, {StepState::kMaxGroups});
-const TensorType kGroupsF64(DType::kF64, {StepState::kMaxGroups});
 // loss_sum and token_count.
 const TensorType kLossPair(DType::kF64, {2});
 
@@ -39,6 +38,7 @@ class StepBuilder {
         rounds_(config_.precision().reduce() == BF16),
         builder_(&step_.graph) {
     step_.compute = ComputeDType(config_.precision().compute());
+    step_.moments = ComputeDType(config_.precision().moments());
   }
 
   absl::StatusOr<StepGraph> Build() {
@@ -73,8 +73,7 @@ class StepBuilder {
 
   void AddPersistent() {
     step_.state = builder_.state_buffer();
-    const bool adamw = config_.optimizer().kind() == OptimizerSpec::ADAMW;
-    const bool moment = adamw || config_.optimizer().momentum() != 0;
+    const int moments = NumMoments(config_.optimizer());
     for (const ShardUnit& unit : layout_.units()) {
       const int64_t n = unit.flat.shard_numel;
       unit_ids_.push_back(builder_.AddUnit(unit.name));
@@ -97,14 +96,14 @@ class StepBuilder {
                        step_.compute, unit.flat.padded_numel);
       }
       if (trains) {
-        if (moment)
+        if (moments > 0)
           buffers.exp_avg =
               Persistent(unit.name, "exp_avg", MemoryKind::kOptimizerState,
-                         DType::kF32, n);
-        if (adamw)
+                         step_.moments, n);
+        if (moments > 1)
           buffers.exp_avg_sq =
               Persistent(unit.name, "exp_avg_sq", MemoryKind::kOptimizerState,
-                         DType::kF32, n);
+                         step_.moments, n);
         buffers.gradient =
             Persistent(unit.name, "gradient", MemoryKind::kGradientShard,
                        DType::kF32, n, Lifetime::kStep);
@@ -321,34 +320,14 @@ class StepBuilder {
                            Over(kShardGroup, request_.groups.shard));
     }
     ReduceLoss();
-    builder_.Emit("finish_gradients",
-                  {all, State(offsetof(StepState, token_count), kF64Scalar),
-                   State(offsetof(StepState, nominal_tokens), kF64Scalar),
-                   State(offsetof(StepState, loss_scale), kF32Scalar)},
-                  Attributes().SetDouble(
-                      "max_norm", config_.optimizer().max_gradient_norm()),
-                  {StatePlace(offsetof(StepState, gradient_norm), kF64Scalar),
-                   StatePlace(offsetof(StepState, gradient_scale), kF64Scalar),
-                   StatePlace(offsetof(StepState, found_inf), kI32Scalar)});
+    EmitFinish(builder_, config_, all);
     for (const int i : trained) {
       Optimize(i);
       if (whole_) GatherWhole(i);
     }
     builder_.SetScope("");
     builder_.SetUnit(kNone);
-    Attributes betas;
-    for (int group = 0; group < num_groups(); ++group) {
-      betas.SetDouble(absl::StrCat("beta1_", group),
-                      config_.optimizer().beta1());
-      betas.SetDouble(absl::StrCat("beta2_", group),
-                      config_.optimizer().beta2());
-    }
-    builder_.Emit("advance_state",
-                  {State(offsetof(StepState, optimizer_step), kI64Scalar),
-                   State(offsetof(StepState, beta1_power), kGroupsF64),
-                   State(offsetof(StepState, beta2_power), kGroupsF64),
-                   State(offsetof(StepState, found_inf), kI32Scalar)},
-                  betas);
+    EmitAdvance(builder_, config_, *request_.parameter_groups);
   }
 
   ValueId Shard(BufferId buffer, int unit, DType dtype = DType::kF32) {
@@ -356,55 +335,12 @@ class StepBuilder {
         buffer, TensorType(dtype, {layout_.units()[unit].flat.shard_numel}), 0);
   }
 
-  Attributes SegmentsOf(const FlatParameter& flat) const {
-    return Attributes()
-        .SetString(kGroupAttribute, kShardGroup)
-        .SetInts("segments", flat.SegmentAttribute());
-  }
-
-  int num_groups() const {
-    return static_cast<int>(request_.parameter_groups->groups().size());
-  }
-
   void Optimize(int i) {
     const FlatParameter& flat = layout_.units()[i].flat;
-    const OptimizerSpec& spec = config_.optimizer();
-    const UnitBuffers& buffers = step_.units[i];
     builder_.SetScope(flat.name);
     builder_.SetUnit(unit_ids_[i]);
-    const bool has_compute =
-        buffers.compute != kNone && buffers.compute != buffers.master;
-    Attributes attributes = SegmentsOf(flat);
-    attributes.SetInt("has_compute", has_compute);
-    std::vector<ValueId> operands = {Shard(buffers.master, i),
-                                     Shard(buffers.gradient, i)};
-    if (buffers.exp_avg != kNone) operands.push_back(Shard(buffers.exp_avg, i));
-    if (buffers.exp_avg_sq != kNone)
-      operands.push_back(Shard(buffers.exp_avg_sq, i));
-    if (has_compute)
-      operands.push_back(Shard(buffers.compute, i, step_.compute));
-    operands.push_back(State(offsetof(StepState, learning_rate), kGroupsF32));
-    const bool adamw = spec.kind() == OptimizerSpec::ADAMW;
-    if (adamw) {
-      operands.push_back(State(offsetof(StepState, beta1_power), kGroupsF64));
-      operands.push_back(State(offsetof(StepState, beta2_power), kGroupsF64));
-    }
-    operands.push_back(State(offsetof(StepState, gradient_scale), kF64Scalar));
-    operands.push_back(State(offsetof(StepState, found_inf), kI32Scalar));
-    for (int group = 0; group < num_groups(); ++group) {
-      attributes.SetDouble(
-          absl::StrCat("weight_decay_", group),
-          request_.parameter_groups->groups()[group].weight_decay);
-      if (adamw) {
-        attributes.SetDouble(absl::StrCat("beta1_", group), spec.beta1());
-        attributes.SetDouble(absl::StrCat("beta2_", group), spec.beta2());
-        attributes.SetDouble(absl::StrCat("epsilon_", group), spec.epsilon());
-      } else if (buffers.exp_avg != kNone) {
-        attributes.SetDouble(absl::StrCat("momentum_", group), spec.momentum());
-      }
-    }
-    if (!adamw) attributes.SetInt("has_momentum", buffers.exp_avg != kNone);
-    builder_.Emit(adamw ? "adamw" : "sgd", operands, attributes);
+    EmitUpdate(builder_, config_, *request_.parameter_groups, flat,
+               step_.units[i], step_.compute, step_.moments);
   }
 
   // The unit's whole parameters become what the masters are.

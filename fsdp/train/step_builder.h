@@ -70,8 +70,8 @@ struct UnitBuffers {
   BufferId compute = kNone;
   BufferId whole =
       kNone;  // compute dtype [padded_numel], with whole parameters
-  BufferId exp_avg =
-      kNone;  // F32; AdamW's moments, SGD's momentum buffer in exp_avg
+  // Moments, of SGD and LION in exp_avg alone; StepGraph::moments.
+  BufferId exp_avg = kNone;
   BufferId exp_avg_sq = kNone;
   BufferId gradient = kNone;  // F32, step lifetime
   // Where gradients that are reduced once add up: F32 [padded_numel], step
@@ -83,6 +83,7 @@ struct StepGraph {
   Graph graph;
   std::vector<UnitBuffers> units;  // as ShardLayout::units
   DType compute = DType::kBF16;
+  DType moments = DType::kF32;
   BufferId state = kNone;  // StepState
 };
 

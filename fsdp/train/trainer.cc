@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/train/finite_check.h"
 #include "fsdp/train/learning_rate.h"
 #include "fsdp/train/shard_writer.h"
 #include "graph/model_flops.h"
@@ -96,8 +97,10 @@ absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
   const Clock::time_point begin = Clock::now();
   const TrainConfig& config = *options_.config;
   Executor& executor = *options_.executor;
+  const OptimizerSpec& optimizer = config.optimizer();
   const double rate =
-      LearningRate(config.schedule(), config.optimizer().learning_rate(), step);
+      LearningRate(config.schedule(), optimizer.learning_rate(), step) *
+      WorldFactor(optimizer.learning_rate_scaling(), shape_.world_size);
   float rates[StepState::kMaxGroups];
   std::fill(std::begin(rates), std::end(rates), 0.0f);
   const auto& groups = options_.plan->parameter_groups.groups();
@@ -127,27 +130,69 @@ absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
   StepState state;
   SG_RETURN_IF_ERROR(
       executor.ReadReport(executor.reports() - 1, &state, sizeof(state)));
-  const double norm = state.gradient_norm;
   StepMetrics metrics;
   metrics.step = step + 1;
   metrics.loss = state.token_count > 0 ? state.loss_sum / state.token_count : 0;
   metrics.learning_rate = rate;
-  metrics.gradient_norm = norm;
+  metrics.gradient_norm = state.gradient_norm;
   metrics.tokens = static_cast<int64_t>(state.token_count);
   metrics.step_seconds =
       std::chrono::duration<double>(Clock::now() - begin).count();
   metrics.tokens_per_second = metrics.tokens / metrics.step_seconds;
   if (options_.peak_flops > 0)
     metrics.mfu = model_flops_ / metrics.step_seconds / options_.peak_flops;
-  if (!std::isfinite(norm) || !std::isfinite(metrics.loss)) {
-    return absl::DataLossError(absl::StrCat(
-        "the loss is ", metrics.loss, " and the gradient norm ", norm,
-        ": not finite; the weights were left as they were before this step. "
-        "Lower "
-        "optimizer.learning_rate, lengthen schedule.warmup_steps, or look at "
-        "the data of this step"));
-  }
+  metrics.loss_scale = state.loss_scale;
+  metrics.skipped = state.found_inf != 0;
+  SG_RETURN_IF_ERROR(CheckFinite(metrics));
   return metrics;
+}
+
+absl::Status Trainer::CheckFinite(const StepMetrics& metrics) {
+  const TrainConfig& config = *options_.config;
+  switch (config.run().non_finite()) {
+    case RunSpec::IGNORE:
+      return absl::OkStatus();
+    case RunSpec::SKIP:
+      if (!metrics.skipped || config.precision().compute() != FP16 ||
+          metrics.loss_scale >= 1) {
+        return absl::OkStatus();
+      }
+      return absl::DataLossError(absl::StrCat(
+          "gradients overflow even with a loss scale of ", metrics.loss_scale,
+          "; lower optimizer.learning_rate, lengthen schedule.warmup_steps, or "
+          "set precision.compute=BF16"));
+    default:
+      break;
+  }
+  if (!metrics.skipped && std::isfinite(metrics.loss)) return absl::OkStatus();
+  SG_ASSIGN_OR_RETURN(const std::string first, FindNotFinite(metrics.step - 1));
+  return absl::DataLossError(absl::StrCat(
+      "the loss is ", metrics.loss, " and the gradient norm ",
+      metrics.gradient_norm, ": not finite, first of all ", first,
+      "; the weights were left as they were before this step. Lower "
+      "optimizer.learning_rate, lengthen schedule.warmup_steps, look at the "
+      "data of this step, or set run.non_finite=SKIP"));
+}
+
+absl::StatusOr<std::string> Trainer::FindNotFinite(int64_t step) {
+  const int shard = options_.rank % options_.plan->groups.shard;
+  SG_ASSIGN_OR_RETURN(
+      std::string found,
+      ParameterNotFinite(*options_.plan, shard, *options_.executor));
+  for (int64_t micro = 0; micro < micro_batches_; ++micro) {
+    SG_RETURN_IF_ERROR(options_.training(step, micro, &batch_));
+    SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, micro), micro));
+    SG_RETURN_IF_ERROR(WriteBatch(batch_));
+    const bool last = micro + 1 == micro_batches_;
+    SG_ASSIGN_OR_RETURN(
+        const std::string module,
+        ModuleNotFinite(*options_.plan, last ? last_micro_ : micro_,
+                        *options_.executor));
+    if (!found.empty() || module.empty()) continue;
+    found = absl::StrCat(module, " in micro-batch ", micro + 1, " of ",
+                         micro_batches_);
+  }
+  return found.empty() ? std::string("what another rank computes") : found;
 }
 
 absl::StatusOr<EvaluationMetrics> Trainer::Evaluate(int64_t step,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -75,6 +76,10 @@ class Trainer {
   // To all sinks. What cannot be written (a full disk) does not end the run.
   template <typename Metrics>
   void Report(const Metrics& metrics);
+  // What becomes of the run after a step of these metrics.
+  absl::Status CheckFinite(const StepMetrics& metrics);
+  // Runs the step's micro-batches again to name what is not finite; collective.
+  absl::StatusOr<std::string> FindNotFinite(int64_t step);
   template <typename T>
   absl::Status WriteState(int64_t offset, const T& value);
 

@@ -51,6 +51,15 @@ absl::Status Passes(const PlanRequest& request,
 
 }  // namespace
 
+StepState FreshState(const TrainConfig& config) {
+  StepState state;
+  if (config.precision().compute() == FP16) {
+    state.loss_scale =
+        static_cast<float>(config.precision().loss_scale().initial());
+  }
+  return state;
+}
+
 int64_t MicroBatches(const DataSpec& data, int world_size) {
   const int64_t run = world_size * data.micro_batch_size();
   return (data.batch_size() + run - 1) / run;
@@ -104,6 +113,7 @@ absl::StatusOr<std::unique_ptr<TrainingPlan>> MakeTrainingPlan(
   SG_ASSIGN_OR_RETURN(StepGraph graph, BuildStep(step));
   result->units = std::move(graph.units);
   result->compute = graph.compute;
+  result->moments = graph.moments;
   result->state = graph.state;
 
   if (config.run().has_deterministic() && !config.run().deterministic()) {

@@ -12,6 +12,7 @@
 #include "graph/model/module.h"
 #include "graph/passes.h"
 #include "graph/step_plan.h"
+#include "kernels/step_state.h"
 #include "proto/target.pb.h"
 #include "proto/train.pb.h"
 
@@ -37,6 +38,7 @@ struct TrainingPlan {
   ShardGroups groups;
   std::vector<UnitBuffers> units;  // as layout.units()
   DType compute = DType::kBF16;
+  DType moments = DType::kF32;
   BufferId state = kNone;
   StepPlan plan;
 
@@ -53,6 +55,9 @@ struct TrainingPlan {
 // Errors name the config field, its value and the remedy.
 absl::StatusOr<std::unique_ptr<TrainingPlan>> MakeTrainingPlan(
     const PlanRequest& request);
+
+// StepState before the first step.
+StepState FreshState(const TrainConfig& config);
 
 // Micro-batches of a step: batch_size over world_size x micro_batch_size,
 // rounded up; what is missing is filled with sequences of weight 0.

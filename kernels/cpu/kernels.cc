@@ -10,6 +10,7 @@
 #include "kernels/optimizer/optimizer.h"
 #include "kernels/pointwise/pointwise.h"
 #include "kernels/random/dropout.h"
+#include "kernels/widened.h"
 
 namespace shardgraph {
 
@@ -21,6 +22,7 @@ const KernelTable& CpuKernels() {
       RandomReferenceKernels(), EmbeddingReferenceKernels(),
       LossReferenceKernels(),   OptimizerReferenceKernels(),
       LayoutReferenceKernels(), CollectiveKernels(),
+      WidenedKernels<CpuKernels>(),
       MatmulCpuKernels(),       AttentionCpuKernels(),
       NormCpuKernels(),         PointwiseCpuKernels(),
       RandomCpuKernels(),       EmbeddingCpuKernels(),

@@ -7,7 +7,8 @@
 namespace shardgraph {
 
 // One kernel for every op in F32 and BF16; where there is no CPU kernel for
-// the types, the reference kernel. Lives as long as the program.
+// F16, that for F32 (kernels/widened.h), and for other types the reference
+// kernel. Lives as long as the program.
 const KernelTable& CpuKernels();
 
 }  // namespace shardgraph

@@ -10,11 +10,14 @@
 #include "kernels/optimizer/optimizer.h"
 #include "kernels/pointwise/pointwise.h"
 #include "kernels/random/dropout.h"
+#include "kernels/widened.h"
 
 namespace shardgraph {
 
 const KernelTable& CudaKernels() {
   static const auto& table = *new KernelTable({
+      // Later lists win.
+      WidenedKernels<CudaKernels>(),
       MatmulCudaKernels(),
       AttentionCudaKernels(),
       NormCudaKernels(),

@@ -23,7 +23,8 @@
 
 namespace shardgraph {
 
-// Lives as long as the program.
+// In F32 and BF16; of F16 where kernels say so, else by way of F32
+// (kernels/widened.h). Lives as long as the program.
 const KernelTable& CudaKernels();
 
 }  // namespace shardgraph

@@ -26,9 +26,15 @@ absl::Status SupportsF32AndBf16(const Attributes& attributes,
 }
 
 ElementType ElementOf(const TensorType& type) {
-  SG_CHECK(type.dtype == DType::kF32 || type.dtype == DType::kBF16)
-      << type.ToString();
-  return type.dtype == DType::kF32 ? ElementType::kF32 : ElementType::kBF16;
+  switch (type.dtype) {
+    case DType::kF32:
+      return ElementType::kF32;
+    case DType::kBF16:
+      return ElementType::kBF16;
+    default:
+      SG_CHECK(type.dtype == DType::kF16) << type.ToString();
+      return ElementType::kF16;
+  }
 }
 
 }  // namespace shardgraph::cuda

@@ -28,7 +28,7 @@ absl::Status SupportsF32AndBf16(const Attributes& attributes,
                                 absl::Span<const TensorType> operands,
                                 absl::Span<const TensorType> results);
 
-// F32 or BF16.
+// F32, BF16 or F16.
 ElementType ElementOf(const TensorType& type);
 
 inline bool IsAligned(const void* data) {

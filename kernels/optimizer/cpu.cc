@@ -10,6 +10,7 @@
 #include "kernels/optimizer/optimizer.h"
 #include "kernels/optimizer/optimizer_run.h"
 #include "kernels/pointwise/pointwise_run.h"
+#include "kernels/random/random.h"
 #include "kernels/status_macros.h"
 #include "kernels/step_state.h"
 
@@ -147,102 +148,158 @@ absl::StatusOr<Prepared> PrepareSumOfSquares(const KernelContext& context) {
 }
 
 absl::StatusOr<Prepared> PrepareFinishGradients(const KernelContext& context) {
-  return MakeKernel([sums = context.operands[0].as<double>(),
-                     count = context.operands[0].type.dim(0),
-                     token_count = context.operands[1].as<double>(),
-                     nominal_tokens = context.operands[2].as<double>(),
-                     loss_scale = context.operands[3].as<float>(),
-                     gradient_norm = context.results[0].as<double>(),
-                     gradient_scale = context.results[1].as<double>(),
-                     found_inf = context.results[2].as<int32_t>(),
-                     max_norm = context.attributes->Double("max_norm")](Lane&) {
-    double sum = 0;
-    for (int64_t i = 0; i < count; ++i) sum += sums[i];
-    const double average =
-        *token_count == 0 ? 0 : *nominal_tokens / *token_count / *loss_scale;
-    const double norm = std::sqrt(sum) * average;
-    const double clip =
-        max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
-    *found_inf = !std::isfinite(sum);
-    *gradient_norm = norm;
-    *gradient_scale = *found_inf ? 0.0 : average * clip;
+  return MakeKernel(
+      [sums = context.operands[0].as<double>(),
+       count = context.operands[0].type.dim(0),
+       token_count = context.operands[1].as<double>(),
+       nominal_tokens = context.operands[2].as<double>(),
+       loss_scale = context.operands[3].as<float>(),
+       gradient_norm = context.results[0].as<double>(),
+       gradient_scale = context.results[1].as<double>(),
+       found_inf = context.results[2].as<int32_t>(),
+       stop = context.results[3].as<int32_t>(),
+       policy = static_cast<NonFinite>(context.attributes->Int("non_finite")),
+       max_norm = context.attributes->Double("max_norm")](Lane&) {
+        double sum = 0;
+        for (int64_t i = 0; i < count; ++i) sum += sums[i];
+        const double average =
+            *token_count == 0 ? 0
+                              : *nominal_tokens / *token_count / *loss_scale;
+        const double norm = std::sqrt(sum) * average;
+        const double clip =
+            max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+        const bool bad = !std::isfinite(sum);
+        if (bad && policy == NonFinite::kStop) *stop = 1;
+        *found_inf = policy != NonFinite::kIgnore && (bad || *stop != 0);
+        *gradient_norm = norm;
+        *gradient_scale = *found_inf ? 0.0 : average * clip;
+      });
+}
+
+absl::StatusOr<Prepared> PrepareUpdateLossScale(const KernelContext& context) {
+  return MakeKernel([loss_scale = context.results[0].as<float>(),
+                     counter = context.results[1].as<int32_t>(),
+                     found_inf = context.operands[2].as<int32_t>(),
+                     growth = context.attributes->Double("growth"),
+                     backoff = context.attributes->Double("backoff"),
+                     interval = context.attributes->Int("interval")](Lane&) {
+    if (*found_inf != 0) {
+      *loss_scale = static_cast<float>(*loss_scale * backoff);
+      *counter = 0;
+    } else if (++*counter == interval) {
+      const float grown = static_cast<float>(*loss_scale * growth);
+      if (std::isfinite(grown)) *loss_scale = grown;
+      *counter = 0;
+    }
   });
 }
 
-// The target for a compute copy of this type.
-CpuTarget TargetFor(const OptimizerRun& run) {
-  return run.compute != nullptr && run.compute_type == ElementType::kF16
-             ? CpuTarget::kBaseline
-             : BestCpuTarget();
-}
-
-void SetCompute(const Tensor& compute, OptimizerRun* run) {
-  run->compute = compute.data;
-  run->compute_type = ElementTypeOf(compute.type.dtype);
-}
-
-// What `run` says of the elements [begin, end).
-OptimizerRun Part(const OptimizerRun& run, int64_t begin, int64_t end) {
-  const auto from = [begin](auto* data) {
-    return data == nullptr ? nullptr : data + begin;
-  };
-  OptimizerRun part = run;
-  part.n = end - begin;
-  part.master = from(run.master);
-  part.gradient = from(run.gradient);
-  part.exp_avg = from(run.exp_avg);
-  part.exp_avg_sq = from(run.exp_avg_sq);
-  part.momentum = from(run.momentum);
-  if (run.compute != nullptr)
-    part.compute = static_cast<char*>(run.compute) +
-                   begin * SizeOfElement(run.compute_type);
-  return part;
-}
-
-// Calls update(part, group) for all elements of the ranges.
-template <typename Update>
-void UpdateRanges(const std::vector<ShardRange>& ranges,
-                  const OptimizerRun& run, ThreadPool& pool, Update update) {
-  pool.ParallelFor(run.n, kPointwiseGrain, [&](int64_t begin, int64_t end) {
-    ForEachRange(ranges, begin, end, [&](int64_t from, int64_t to, int group) {
-      update(Part(run, from, to), group);
-    });
-  });
-}
-
-absl::StatusOr<Prepared> PrepareAdamW(const KernelContext& context) {
-  SG_ASSIGN_OR_RETURN(std::vector<ShardRange> ranges, RangesOf(context));
-  const Attributes& attributes = *context.attributes;
-  const bool has_compute = attributes.Int("has_compute") != 0;
-  const absl::Span<const Tensor> operands = context.operands;
-  const absl::Span<const Tensor> scalars = operands.subspan(4 + has_compute);
+// An update as all optimizers have it: the shards and the scalars of StepState.
+struct Update {
   OptimizerRun run;
+  std::vector<ShardRange> ranges;
+  absl::Span<const Tensor> scalars;
+  const int64_t* run_step = nullptr;  // where moments are rounded
+  uint64_t seed = 0;
+  uint64_t key = 0;
+
+  // F16 is compiled for the baseline alone.
+  CpuTarget target() const {
+    return run.compute != nullptr && run.compute_type == ElementType::kF16
+               ? CpuTarget::kBaseline
+               : BestCpuTarget();
+  }
+
+  // Calls update(part, group) for all elements of the ranges.
+  template <typename Body>
+  void ForEach(ThreadPool& pool, Body body) const {
+    OptimizerRun whole = run;
+    if (run_step != nullptr) {
+      const RandomKey random =
+          MakeRandomKey(seed, key, static_cast<uint64_t>(*run_step));
+      whole.key = random.key;
+      whole.stream = random.stream;
+    }
+    pool.ParallelFor(run.n, kPointwiseGrain, [&](int64_t begin, int64_t end) {
+      ForEachRange(ranges, begin, end,
+                   [&](int64_t from, int64_t to, int group) {
+                     body(Part(whole, from, to), group);
+                   });
+    });
+  }
+
+ private:
+  // What `run` says of the elements [begin, end).
+  static OptimizerRun Part(const OptimizerRun& run, int64_t begin,
+                           int64_t end) {
+    const auto from = [begin](void* data, int64_t size) -> void* {
+      return data == nullptr ? nullptr
+                             : static_cast<char*>(data) + begin * size;
+    };
+    OptimizerRun part = run;
+    part.n = end - begin;
+    part.element = run.element + begin;
+    part.master = run.master + begin;
+    part.gradient = run.gradient + begin;
+    for (void*& moment : part.moments)
+      moment = from(moment, run.rounds ? 2 : 4);
+    part.compute = from(run.compute, SizeOfElement(run.compute_type));
+    return part;
+  }
+};
+
+absl::StatusOr<Update> UpdateOf(const KernelContext& context) {
+  Update update;
+  SG_ASSIGN_OR_RETURN(update.ranges, RangesOf(context));
+  const absl::Span<const Tensor> operands = context.operands;
+  const UpdatePlaces places =
+      PlacesOf(context.op->name, *context.attributes, operands[2].type);
+  OptimizerRun& run = update.run;
   run.n = operands[0].type.dim(0);
   run.master = operands[0].as<float>();
   run.gradient = operands[1].as<float>();
-  run.exp_avg = operands[2].as<float>();
-  run.exp_avg_sq = operands[3].as<float>();
-  if (has_compute) SetCompute(operands[4], &run);
-  return MakeKernel([ranges = std::move(ranges), run,
-                     adamw = ForTarget(TargetFor(run), &baseline::AdamW,
+  for (int i = 0; i < places.moments; ++i)
+    run.moments[i] = operands[2 + i].data;
+  if (places.has_compute) {
+    const Tensor& compute = operands[places.compute()];
+    run.compute = compute.data;
+    run.compute_type = ElementTypeOf(compute.type.dtype);
+  }
+  update.scalars = operands.subspan(places.scalars());
+  if (places.rounds) {
+    run.rounds = true;
+    run.element = static_cast<uint64_t>(context.rank * run.n);
+    update.run_step = operands[operands.size() - 1].as<int64_t>();
+    update.seed = static_cast<uint64_t>(context.attributes->Int("seed"));
+    update.key = static_cast<uint64_t>(context.attributes->Int("key"));
+  }
+  return update;
+}
+
+absl::StatusOr<Prepared> PrepareAdamW(const KernelContext& context) {
+  SG_ASSIGN_OR_RETURN(const Update update, UpdateOf(context));
+  const Attributes& attributes = *context.attributes;
+  return MakeKernel([update,
+                     adamw = ForTarget(update.target(), &baseline::AdamW,
                                        &avx2::AdamW, &avx512::AdamW),
-                     learning_rate = scalars[0].as<float>(),
-                     beta1_power = scalars[1].as<double>(),
-                     beta2_power = scalars[2].as<double>(),
-                     gradient_scale = scalars[3].as<double>(),
-                     found_inf = scalars[4].as<int32_t>(),
+                     learning_rate = update.scalars[0].as<float>(),
+                     beta1_power = update.scalars[1].as<double>(),
+                     beta2_power = update.scalars[2].as<double>(),
+                     gradient_scale = update.scalars[3].as<double>(),
+                     found_inf = update.scalars[4].as<int32_t>(),
                      beta1 = GroupConstants(attributes, "beta1"),
                      beta2 = GroupConstants(attributes, "beta2"),
                      epsilon = GroupConstants(attributes, "epsilon"),
-                     weight_decay = GroupConstants(attributes, "weight_decay")](
-                        Lane& lane) {
+                     weight_decay = GroupConstants(attributes, "weight_decay"),
+                     l2 = attributes.Int("l2") != 0](Lane& lane) {
     if (*found_inf != 0) return;
     std::array<AdamWScalars, kGroups> s;
     for (int i = 0; i < kGroups; ++i) {
       const double rate = learning_rate[i];
       s[i] = {
           .gradient_scale = static_cast<float>(*gradient_scale),
-          .decay = static_cast<float>(1 - rate * weight_decay[i]),
+          .l2 = l2 ? static_cast<float>(weight_decay[i]) : 0.0f,
+          .decay = l2 ? 1.0f : static_cast<float>(1 - rate * weight_decay[i]),
           .one_minus_beta1 = static_cast<float>(1 - beta1[i]),
           .beta2 = static_cast<float>(beta2[i]),
           .one_minus_beta2 = static_cast<float>(1 - beta2[i]),
@@ -251,43 +308,59 @@ absl::StatusOr<Prepared> PrepareAdamW(const KernelContext& context) {
           .epsilon = static_cast<float>(epsilon[i]),
           .step = static_cast<float>(-rate / (1 - beta1_power[i] * beta1[i]))};
     }
-    UpdateRanges(
-        ranges, run, *lane.pool,
-        [&](const OptimizerRun& part, int group) { adamw(s[group], part); });
+    update.ForEach(*lane.pool, [&](const OptimizerRun& part, int group) {
+      adamw(s[group], part);
+    });
   });
 }
 
 absl::StatusOr<Prepared> PrepareSgd(const KernelContext& context) {
-  SG_ASSIGN_OR_RETURN(std::vector<ShardRange> ranges, RangesOf(context));
+  SG_ASSIGN_OR_RETURN(const Update update, UpdateOf(context));
   const Attributes& attributes = *context.attributes;
-  const bool has_momentum = attributes.Int("has_momentum") != 0;
-  const bool has_compute = attributes.Int("has_compute") != 0;
-  const absl::Span<const Tensor> operands = context.operands;
-  const absl::Span<const Tensor> scalars =
-      operands.subspan(2 + has_momentum + has_compute);
-  OptimizerRun run;
-  run.n = operands[0].type.dim(0);
-  run.master = operands[0].as<float>();
-  run.gradient = operands[1].as<float>();
-  if (has_momentum) run.momentum = operands[2].as<float>();
-  if (has_compute) SetCompute(operands[2 + has_momentum], &run);
   return MakeKernel(
-      [ranges = std::move(ranges), run,
+      [update,
        sgd =
-           ForTarget(TargetFor(run), &baseline::Sgd, &avx2::Sgd, &avx512::Sgd),
-       learning_rate = scalars[0].as<float>(),
-       gradient_scale = scalars[1].as<double>(),
-       found_inf = scalars[2].as<int32_t>(),
+           ForTarget(update.target(), &baseline::Sgd, &avx2::Sgd, &avx512::Sgd),
+       learning_rate = update.scalars[0].as<float>(),
+       gradient_scale = update.scalars[1].as<double>(),
+       found_inf = update.scalars[2].as<int32_t>(),
        momentum = GroupConstants(attributes, "momentum"),
        weight_decay = GroupConstants(attributes, "weight_decay")](Lane& lane) {
         if (*found_inf != 0) return;
-        UpdateRanges(
-            ranges, run, *lane.pool, [&](const OptimizerRun& part, int group) {
-              sgd({static_cast<float>(*gradient_scale),
-                   static_cast<float>(weight_decay[group]),
-                   static_cast<float>(momentum[group]), learning_rate[group]},
-                  part);
-            });
+        update.ForEach(*lane.pool, [&](const OptimizerRun& part, int group) {
+          sgd({static_cast<float>(*gradient_scale),
+               static_cast<float>(weight_decay[group]),
+               static_cast<float>(momentum[group]), learning_rate[group]},
+              part);
+        });
+      });
+}
+
+absl::StatusOr<Prepared> PrepareLion(const KernelContext& context) {
+  SG_ASSIGN_OR_RETURN(const Update update, UpdateOf(context));
+  const Attributes& attributes = *context.attributes;
+  return MakeKernel(
+      [update,
+       lion = ForTarget(update.target(), &baseline::Lion, &avx2::Lion,
+                        &avx512::Lion),
+       learning_rate = update.scalars[0].as<float>(),
+       gradient_scale = update.scalars[1].as<double>(),
+       found_inf = update.scalars[2].as<int32_t>(),
+       beta1 = GroupConstants(attributes, "beta1"),
+       beta2 = GroupConstants(attributes, "beta2"),
+       weight_decay = GroupConstants(attributes, "weight_decay")](Lane& lane) {
+        if (*found_inf != 0) return;
+        update.ForEach(*lane.pool, [&](const OptimizerRun& part, int group) {
+          const double rate = learning_rate[group];
+          lion({.gradient_scale = static_cast<float>(*gradient_scale),
+                .decay = static_cast<float>(1 - rate * weight_decay[group]),
+                .rate = learning_rate[group],
+                .beta1 = static_cast<float>(beta1[group]),
+                .one_minus_beta1 = static_cast<float>(1 - beta1[group]),
+                .beta2 = static_cast<float>(beta2[group]),
+                .one_minus_beta2 = static_cast<float>(1 - beta2[group])},
+               part);
+        });
       });
 }
 
@@ -318,8 +391,10 @@ absl::Span<const KernelDef> OptimizerCpuKernels() {
        .workspace = SumOfSquaresWorkspace,
        .prepare = PrepareSumOfSquares},
       {.op = "finish_gradients", .prepare = PrepareFinishGradients},
+      {.op = "update_loss_scale", .prepare = PrepareUpdateLossScale},
       {.op = "adamw", .prepare = PrepareAdamW},
       {.op = "sgd", .prepare = PrepareSgd},
+      {.op = "lion", .prepare = PrepareLion},
       {.op = "advance_state", .prepare = PrepareAdvanceState},
   };
   return kernels;

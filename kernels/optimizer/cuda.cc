@@ -46,44 +46,48 @@ absl::StatusOr<RangeTable> RangesOf(const KernelContext& context,
   return memory;
 }
 
-absl::Status SupportsUpdate(const Attributes& attributes,
-                            absl::Span<const TensorType> operands,
-                            absl::Span<const TensorType>) {
-  if (attributes.Int("has_compute") == 0) return absl::OkStatus();
-  for (const TensorType& type : operands) {
-    if (type.dtype == DType::kF16) {
-      return absl::UnimplementedError(
-          "a compute copy in F16; BF16 is supported");
-    }
-  }
-  return absl::OkStatus();
-}
-
-// `states` are the shards between gradient and compute copy.
-void SetUpdate(const KernelContext& context, int states,
-               cuda::UpdateLaunch* update) {
+// `scalars`: those of StepState.
+absl::StatusOr<RangeTable> SetUpdate(const KernelContext& context,
+                                     cuda::UpdateLaunch* update,
+                                     absl::Span<const Tensor>* scalars) {
+  SG_ASSIGN_OR_RETURN(RangeTable table, RangesOf(context, &update->ranges));
   const absl::Span<const Tensor> operands = context.operands;
-  const bool has_compute = context.attributes->Int("has_compute") != 0;
+  const Attributes& attributes = *context.attributes;
+  const UpdatePlaces places =
+      PlacesOf(context.op->name, attributes, operands[2].type);
   update->master = operands[0].as<float>();
   update->gradient = operands[1].as<float>();
-  if (has_compute) update->compute = operands[2 + states].data;
+  for (int i = 0; i < places.moments; ++i)
+    update->moments[i] = operands[2 + i].data;
+  if (places.has_compute) {
+    const Tensor& compute = operands[places.compute()];
+    update->compute = compute.data;
+    update->compute_type = compute.type.dtype == DType::kF16
+                               ? ElementType::kF16
+                               : ElementType::kBF16;
+  }
   update->vector = true;
-  for (int i = 0; i < 2 + states + has_compute; ++i)
+  for (int i = 0; i < places.scalars(); ++i)
     update->vector &= cuda::IsAligned(operands[i].data);
-  GroupConstants(*context.attributes, "weight_decay", 0, update->weight_decay);
+  if (places.rounds) {
+    update->rounds = true;
+    update->seed = static_cast<uint64_t>(attributes.Int("seed"));
+    update->key = static_cast<uint64_t>(attributes.Int("key"));
+    update->run_step = operands[operands.size() - 1].as<int64_t>();
+    update->offset = context.rank * operands[0].type.dim(0);
+  }
+  GroupConstants(attributes, "weight_decay", 0, update->weight_decay);
+  *scalars = operands.subspan(places.scalars());
+  update->learning_rate = (*scalars)[0].as<float>();
+  return table;
 }
 
 absl::StatusOr<Prepared> PrepareAdamW(const KernelContext& context) {
   const Attributes& attributes = *context.attributes;
   cuda::AdamWLaunch launch;
+  absl::Span<const Tensor> scalars;
   SG_ASSIGN_OR_RETURN(RangeTable table,
-                      RangesOf(context, &launch.update.ranges));
-  SetUpdate(context, 2, &launch.update);
-  launch.exp_avg = context.operands[2].as<float>();
-  launch.exp_avg_sq = context.operands[3].as<float>();
-  const absl::Span<const Tensor> scalars =
-      context.operands.subspan(launch.update.compute == nullptr ? 4 : 5);
-  launch.update.learning_rate = scalars[0].as<float>();
+                      SetUpdate(context, &launch.update, &scalars));
   launch.beta1_power = scalars[1].as<double>();
   launch.beta2_power = scalars[2].as<double>();
   launch.update.gradient_scale = scalars[3].as<double>();
@@ -91,26 +95,36 @@ absl::StatusOr<Prepared> PrepareAdamW(const KernelContext& context) {
   GroupConstants(attributes, "beta1", 0, launch.beta1);
   GroupConstants(attributes, "beta2", 0, launch.beta2);
   GroupConstants(attributes, "epsilon", 0, launch.epsilon);
+  launch.l2 = attributes.Int("l2") != 0;
   return cuda::MakeCudaKernel("adamw", [launch, table](cudaStream_t stream) {
     return LaunchAdamW(launch, stream);
   });
 }
 
 absl::StatusOr<Prepared> PrepareSgd(const KernelContext& context) {
-  const bool has_momentum = context.attributes->Int("has_momentum") != 0;
   cuda::SgdLaunch launch;
+  absl::Span<const Tensor> scalars;
   SG_ASSIGN_OR_RETURN(RangeTable table,
-                      RangesOf(context, &launch.update.ranges));
-  SetUpdate(context, has_momentum, &launch.update);
-  if (has_momentum) launch.momentum_buffer = context.operands[2].as<float>();
-  const absl::Span<const Tensor> scalars = context.operands.subspan(
-      2 + has_momentum + (launch.update.compute != nullptr));
-  launch.update.learning_rate = scalars[0].as<float>();
+                      SetUpdate(context, &launch.update, &scalars));
   launch.update.gradient_scale = scalars[1].as<double>();
   launch.update.found_inf = scalars[2].as<int32_t>();
   GroupConstants(*context.attributes, "momentum", 0, launch.momentum);
   return cuda::MakeCudaKernel("sgd", [launch, table](cudaStream_t stream) {
     return LaunchSgd(launch, stream);
+  });
+}
+
+absl::StatusOr<Prepared> PrepareLion(const KernelContext& context) {
+  cuda::LionLaunch launch;
+  absl::Span<const Tensor> scalars;
+  SG_ASSIGN_OR_RETURN(RangeTable table,
+                      SetUpdate(context, &launch.update, &scalars));
+  launch.update.gradient_scale = scalars[1].as<double>();
+  launch.update.found_inf = scalars[2].as<int32_t>();
+  GroupConstants(*context.attributes, "beta1", 0, launch.beta1);
+  GroupConstants(*context.attributes, "beta2", 0, launch.beta2);
+  return cuda::MakeCudaKernel("lion", [launch, table](cudaStream_t stream) {
+    return LaunchLion(launch, stream);
   });
 }
 
@@ -170,10 +184,29 @@ absl::StatusOr<Prepared> PrepareFinishGradients(const KernelContext& context) {
   launch.gradient_norm = context.results[0].as<double>();
   launch.gradient_scale = context.results[1].as<double>();
   launch.found_inf = context.results[2].as<int32_t>();
+  launch.stop = context.results[3].as<int32_t>();
+  const auto policy =
+      static_cast<NonFinite>(context.attributes->Int("non_finite"));
+  launch.stops = policy == NonFinite::kStop;
+  launch.ignores = policy == NonFinite::kIgnore;
   launch.max_norm = context.attributes->Double("max_norm");
   return cuda::MakeCudaKernel("finish_gradients",
                               [launch](cudaStream_t stream) {
                                 return LaunchFinishGradients(launch, stream);
+                              });
+}
+
+absl::StatusOr<Prepared> PrepareUpdateLossScale(const KernelContext& context) {
+  cuda::UpdateLossScaleLaunch launch;
+  launch.loss_scale = context.results[0].as<float>();
+  launch.growth_counter = context.results[1].as<int32_t>();
+  launch.found_inf = context.operands[2].as<int32_t>();
+  launch.growth = context.attributes->Double("growth");
+  launch.backoff = context.attributes->Double("backoff");
+  launch.interval = context.attributes->Int("interval");
+  return cuda::MakeCudaKernel("update_loss_scale",
+                              [launch](cudaStream_t stream) {
+                                return LaunchUpdateLossScale(launch, stream);
                               });
 }
 
@@ -200,8 +233,10 @@ absl::Span<const KernelDef> OptimizerCudaKernels() {
        .workspace = SumOfSquaresWorkspace,
        .prepare = PrepareSumOfSquares},
       {.op = "finish_gradients", .prepare = PrepareFinishGradients},
-      {.op = "adamw", .supports = SupportsUpdate, .prepare = PrepareAdamW},
-      {.op = "sgd", .supports = SupportsUpdate, .prepare = PrepareSgd},
+      {.op = "update_loss_scale", .prepare = PrepareUpdateLossScale},
+      {.op = "adamw", .prepare = PrepareAdamW},
+      {.op = "sgd", .prepare = PrepareSgd},
+      {.op = "lion", .prepare = PrepareLion},
       {.op = "advance_state", .prepare = PrepareAdvanceState},
   };
   return kernels;

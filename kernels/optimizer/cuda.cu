@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/group.h"
 #include "kernels/optimizer/cuda.h"
+#include "kernels/random/cuda_random.h"
 
 namespace shardgraph::cuda {
 namespace {
@@ -10,16 +11,26 @@ constexpr int kThreads = 256;
 constexpr int kWidth = 4;
 
 struct AdamWScalars {
-  float gradient_scale, decay, one_minus_beta1, beta2, one_minus_beta2;
+  PhiloxKey random;
+  float gradient_scale, l2, decay, one_minus_beta1, beta2, one_minus_beta2;
   float root_correction2, epsilon, step;
 };
+
+// Of the rounding of moments.
+__device__ __forceinline__ PhiloxKey RandomOf(const UpdateLaunch& a) {
+  if (!a.rounds) return {0, 0};
+  return KeyOf(a.seed, a.key, static_cast<uint64_t>(*a.run_step), 0);
+}
 
 __device__ __forceinline__ AdamWScalars ScalarsOf(const AdamWLaunch& a,
                                                   int group) {
   const double rate = a.update.learning_rate[group];
   const double beta1 = a.beta1[group], beta2 = a.beta2[group];
-  return {static_cast<float>(*a.update.gradient_scale),
-          static_cast<float>(1 - rate * a.update.weight_decay[group]),
+  const double decay = a.update.weight_decay[group];
+  return {RandomOf(a.update),
+          static_cast<float>(*a.update.gradient_scale),
+          a.l2 ? static_cast<float>(decay) : 0.0f,
+          a.l2 ? 1.0f : static_cast<float>(1 - rate * decay),
           static_cast<float>(1 - beta1),
           static_cast<float>(beta2),
           static_cast<float>(1 - beta2),
@@ -29,13 +40,33 @@ __device__ __forceinline__ AdamWScalars ScalarsOf(const AdamWLaunch& a,
 }
 
 struct SgdScalars {
+  PhiloxKey random;
   float gradient_scale, weight_decay, momentum, rate;
 };
 
 __device__ __forceinline__ SgdScalars ScalarsOf(const SgdLaunch& a, int group) {
-  return {static_cast<float>(*a.update.gradient_scale),
+  return {RandomOf(a.update), static_cast<float>(*a.update.gradient_scale),
           static_cast<float>(a.update.weight_decay[group]),
           static_cast<float>(a.momentum[group]), a.update.learning_rate[group]};
+}
+
+struct LionScalars {
+  PhiloxKey random;
+  float gradient_scale, decay, rate;
+  float beta1, one_minus_beta1, beta2, one_minus_beta2;
+};
+
+__device__ __forceinline__ LionScalars ScalarsOf(const LionLaunch& a,
+                                                 int group) {
+  const double rate = a.update.learning_rate[group];
+  return {RandomOf(a.update),
+          static_cast<float>(*a.update.gradient_scale),
+          static_cast<float>(1 - rate * a.update.weight_decay[group]),
+          a.update.learning_rate[group],
+          static_cast<float>(a.beta1[group]),
+          static_cast<float>(1 - a.beta1[group]),
+          static_cast<float>(a.beta2[group]),
+          static_cast<float>(1 - a.beta2[group])};
 }
 
 // The last range that begins at or before `tile`.
@@ -53,14 +84,15 @@ __device__ __forceinline__ UpdateRange RangeOfTile(const UpdateRanges& ranges,
   return ranges.ranges[low];
 }
 
-// Four floats at `from`, of which only [first, last) are there.
-__device__ __forceinline__ void LoadFour(const float* from, int64_t first,
+// Four elements at `from`, of which only [first, last) are there.
+template <typename T>
+__device__ __forceinline__ void LoadFour(const T* from, int64_t first,
                                          int64_t last, bool vector,
                                          float (&to)[kWidth]) {
   if (first <= 0) return LoadGroup(from, last, vector, to);
 #pragma unroll
   for (int i = 0; i < kWidth; ++i)
-    to[i] = i >= first && i < last ? from[i] : 0.0f;
+    to[i] = i >= first && i < last ? ToFloat(from[i]) : 0.0f;
 }
 template <typename T>
 __device__ __forceinline__ void StoreFour(T* to, int64_t first, int64_t last,
@@ -95,59 +127,143 @@ __device__ __forceinline__ void ForTile(const UpdateLaunch& a, Scalars scalars,
   }
 }
 
+// The random numbers of elements i to i + 3 of the shard.
+template <typename Moment>
+__device__ __forceinline__ void RandomFour(const UpdateLaunch& a,
+                                           const PhiloxKey& key, int64_t i,
+                                           uint32_t (&numbers)[kWidth]) {
+  if constexpr (sizeof(Moment) == 2) {
+    const uint64_t element = static_cast<uint64_t>(a.offset + i);
+    if (element % kWidth == 0) return PhiloxWords(key, element / 4, numbers);
+    for (int k = 0; k < kWidth; ++k) numbers[k] = PhiloxWord(key, element + k);
+  }
+}
+
+// Moments: those in FP32 as they are, those in BF16 rounded by chance, to what
+// a plain store leaves alone.
+template <int index>
+__device__ __forceinline__ void StoreMoment(float* to, int64_t first,
+                                            int64_t last, bool vector,
+                                            const uint32_t (&)[kWidth],
+                                            const float (&from)[kWidth]) {
+  StoreFour(to, first, last, vector, from);
+}
+template <int index>
+__device__ __forceinline__ void StoreMoment(__nv_bfloat16* to, int64_t first,
+                                            int64_t last, bool vector,
+                                            const uint32_t (&numbers)[kWidth],
+                                            const float (&from)[kWidth]) {
+  float rounded[kWidth];
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    const uint32_t number =
+        index == 0 ? numbers[k] & 0xffffu : numbers[k] >> 16;
+    uint32_t bits;
+    memcpy(&bits, &from[k], sizeof(bits));
+    if ((bits & 0x7f800000u) != 0x7f800000u)
+      bits = (bits + number) & 0xffff0000u;
+    memcpy(&rounded[k], &bits, sizeof(bits));
+  }
+  StoreFour(to, first, last, vector, rounded);
+}
+
+__device__ __forceinline__ void StoreParameters(const UpdateLaunch& a,
+                                                int64_t i, int64_t first,
+                                                int64_t last,
+                                                const float (&p)[kWidth]) {
+  StoreFour(a.master + i, first, last, a.vector, p);
+  if (a.compute == nullptr) return;
+  if (a.compute_type == ElementType::kF16) {
+    StoreFour(static_cast<__half*>(a.compute) + i, first, last, a.vector, p);
+  } else {
+    StoreFour(static_cast<__nv_bfloat16*>(a.compute) + i, first, last, a.vector,
+              p);
+  }
+}
+
+template <typename Moment>
 __global__ __launch_bounds__(kThreads) void AdamWKernel(AdamWLaunch a) {
   __shared__ AdamWScalars s;
-  float* const master = a.update.master;
-  __nv_bfloat16* const compute = static_cast<__nv_bfloat16*>(a.update.compute);
+  Moment* const exp_avg = static_cast<Moment*>(a.update.moments[0]);
+  Moment* const exp_avg_sq = static_cast<Moment*>(a.update.moments[1]);
   const bool vector = a.update.vector;
   ForTile(
       a.update, [&](int group) { s = ScalarsOf(a, group); },
       [&](int64_t i, int64_t first, int64_t last) {
         float p[kWidth], g[kWidth], m[kWidth], v[kWidth];
-        LoadFour(master + i, first, last, vector, p);
+        LoadFour(a.update.master + i, first, last, vector, p);
         LoadFour(a.update.gradient + i, first, last, vector, g);
-        LoadFour(a.exp_avg + i, first, last, vector, m);
-        LoadFour(a.exp_avg_sq + i, first, last, vector, v);
+        LoadFour(exp_avg + i, first, last, vector, m);
+        LoadFour(exp_avg_sq + i, first, last, vector, v);
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) {
-          const float d = g[k] * s.gradient_scale;
+          const float d = g[k] * s.gradient_scale + s.l2 * p[k];
           m[k] = m[k] + s.one_minus_beta1 * (d - m[k]);
           v[k] = v[k] * s.beta2 + s.one_minus_beta2 * d * d;
           const float denominator =
               sqrtf(v[k]) / s.root_correction2 + s.epsilon;
           p[k] = p[k] * s.decay + s.step * m[k] / denominator;
         }
-        StoreFour(a.exp_avg + i, first, last, vector, m);
-        StoreFour(a.exp_avg_sq + i, first, last, vector, v);
-        StoreFour(master + i, first, last, vector, p);
-        if (compute != nullptr) StoreFour(compute + i, first, last, vector, p);
+        uint32_t numbers[kWidth];
+        RandomFour<Moment>(a.update, s.random, i, numbers);
+        StoreMoment<0>(exp_avg + i, first, last, vector, numbers, m);
+        StoreMoment<1>(exp_avg_sq + i, first, last, vector, numbers, v);
+        StoreParameters(a.update, i, first, last, p);
       });
 }
 
+template <typename Moment>
 __global__ __launch_bounds__(kThreads) void SgdKernel(SgdLaunch a) {
   __shared__ SgdScalars s;
-  float* const master = a.update.master;
-  __nv_bfloat16* const compute = static_cast<__nv_bfloat16*>(a.update.compute);
+  Moment* const momentum_buffer = static_cast<Moment*>(a.update.moments[0]);
   const bool vector = a.update.vector;
   ForTile(
       a.update, [&](int group) { s = ScalarsOf(a, group); },
       [&](int64_t i, int64_t first, int64_t last) {
         float p[kWidth], d[kWidth], buffer[kWidth];
-        LoadFour(master + i, first, last, vector, p);
+        LoadFour(a.update.master + i, first, last, vector, p);
         LoadFour(a.update.gradient + i, first, last, vector, d);
-        if (a.momentum_buffer != nullptr)
-          LoadFour(a.momentum_buffer + i, first, last, vector, buffer);
+        if (momentum_buffer != nullptr)
+          LoadFour(momentum_buffer + i, first, last, vector, buffer);
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) {
           d[k] = d[k] * s.gradient_scale + s.weight_decay * p[k];
-          if (a.momentum_buffer != nullptr)
-            d[k] = buffer[k] * s.momentum + d[k];
+          if (momentum_buffer != nullptr) d[k] = buffer[k] * s.momentum + d[k];
           p[k] = p[k] - s.rate * d[k];
         }
-        if (a.momentum_buffer != nullptr)
-          StoreFour(a.momentum_buffer + i, first, last, vector, d);
-        StoreFour(master + i, first, last, vector, p);
-        if (compute != nullptr) StoreFour(compute + i, first, last, vector, p);
+        if (momentum_buffer != nullptr) {
+          uint32_t numbers[kWidth];
+          RandomFour<Moment>(a.update, s.random, i, numbers);
+          StoreMoment<0>(momentum_buffer + i, first, last, vector, numbers, d);
+        }
+        StoreParameters(a.update, i, first, last, p);
+      });
+}
+
+template <typename Moment>
+__global__ __launch_bounds__(kThreads) void LionKernel(LionLaunch a) {
+  __shared__ LionScalars s;
+  Moment* const exp_avg = static_cast<Moment*>(a.update.moments[0]);
+  const bool vector = a.update.vector;
+  ForTile(
+      a.update, [&](int group) { s = ScalarsOf(a, group); },
+      [&](int64_t i, int64_t first, int64_t last) {
+        float p[kWidth], g[kWidth], m[kWidth];
+        LoadFour(a.update.master + i, first, last, vector, p);
+        LoadFour(a.update.gradient + i, first, last, vector, g);
+        LoadFour(exp_avg + i, first, last, vector, m);
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) {
+          const float d = g[k] * s.gradient_scale;
+          const float c = m[k] * s.beta1 + s.one_minus_beta1 * d;
+          const float move = c > 0.0f ? s.rate : c < 0.0f ? -s.rate : 0.0f;
+          p[k] = p[k] * s.decay - move;
+          m[k] = m[k] * s.beta2 + s.one_minus_beta2 * d;
+        }
+        uint32_t numbers[kWidth];
+        RandomFour<Moment>(a.update, s.random, i, numbers);
+        StoreMoment<0>(exp_avg + i, first, last, vector, numbers, m);
+        StoreParameters(a.update, i, first, last, p);
       });
 }
 
@@ -261,10 +377,26 @@ __global__ void FinishGradientsKernel(FinishGradientsLaunch a) {
   double clip = 1;
   if (a.max_norm > 0 && a.max_norm / (norm + 1e-6) < 1)
     clip = a.max_norm / (norm + 1e-6);
-  const bool found_inf = !(fabs(sum) < INFINITY);
+  const bool bad = !(fabs(sum) < INFINITY);
+  if (bad && a.stops) *a.stop = 1;
+  const bool found_inf = !a.ignores && (bad || *a.stop != 0);
   *a.gradient_norm = norm;
   *a.gradient_scale = found_inf ? 0.0 : average * clip;
   *a.found_inf = found_inf;
+}
+
+__global__ void UpdateLossScaleKernel(UpdateLossScaleLaunch a) {
+  const float scale = *a.loss_scale;
+  if (*a.found_inf != 0) {
+    *a.loss_scale = static_cast<float>(scale * a.backoff);
+    *a.growth_counter = 0;
+    return;
+  }
+  const int32_t counter = *a.growth_counter + 1;
+  const bool grows = counter == a.interval;
+  const float grown = static_cast<float>(scale * a.growth);
+  if (grows && grown < INFINITY) *a.loss_scale = grown;
+  *a.growth_counter = grows ? 0 : counter;
 }
 
 __global__ void AdvanceStateKernel(AdvanceStateLaunch a) {
@@ -295,18 +427,32 @@ cudaError_t SumPieces(const SumPiecesLaunch& launch, cudaStream_t stream) {
                 launch.n, launch.size);
 }
 
+template <typename L>
+cudaError_t LaunchUpdate(void (*kernel)(L), const L& launch,
+                         cudaStream_t stream) {
+  const int64_t tiles = launch.update.ranges.tiles;
+  if (tiles == 0) return cudaSuccess;
+  return Launch(kernel, Blocks(tiles, 1), kThreads, 0, stream, launch);
+}
+
 }  // namespace
 
 cudaError_t LaunchAdamW(const AdamWLaunch& launch, cudaStream_t stream) {
-  if (launch.update.ranges.tiles == 0) return cudaSuccess;
-  return Launch(AdamWKernel, Blocks(launch.update.ranges.tiles, 1), kThreads, 0,
-                stream, launch);
+  return LaunchUpdate(
+      launch.update.rounds ? AdamWKernel<__nv_bfloat16> : AdamWKernel<float>,
+      launch, stream);
 }
 
 cudaError_t LaunchSgd(const SgdLaunch& launch, cudaStream_t stream) {
-  if (launch.update.ranges.tiles == 0) return cudaSuccess;
-  return Launch(SgdKernel, Blocks(launch.update.ranges.tiles, 1), kThreads, 0,
-                stream, launch);
+  return LaunchUpdate(
+      launch.update.rounds ? SgdKernel<__nv_bfloat16> : SgdKernel<float>,
+      launch, stream);
+}
+
+cudaError_t LaunchLion(const LionLaunch& launch, cudaStream_t stream) {
+  return LaunchUpdate(
+      launch.update.rounds ? LionKernel<__nv_bfloat16> : LionKernel<float>,
+      launch, stream);
 }
 
 cudaError_t LaunchSumOfSquares(const SumOfSquaresLaunch& launch,
@@ -344,6 +490,11 @@ cudaError_t LaunchSumPieces(const SumPiecesLaunch& launch,
 cudaError_t LaunchFinishGradients(const FinishGradientsLaunch& launch,
                                   cudaStream_t stream) {
   return Launch(FinishGradientsKernel, 1, 1, 0, stream, launch);
+}
+
+cudaError_t LaunchUpdateLossScale(const UpdateLossScaleLaunch& launch,
+                                  cudaStream_t stream) {
+  return Launch(UpdateLossScaleKernel, 1, 1, 0, stream, launch);
 }
 
 cudaError_t LaunchAdvanceState(const AdvanceStateLaunch& launch,

@@ -30,12 +30,19 @@ struct UpdateRanges {
   int64_t tiles = 0;
 };
 
-// What both optimizers take. All but `ranges` is read at launch.
+// What all optimizers take. All but `ranges` is read at launch.
 struct UpdateLaunch {
   UpdateRanges ranges;
   float* master = nullptr;
   const float* gradient = nullptr;
-  void* compute = nullptr;  // BF16; null: none
+  void* moments[2] = {};  // null: not there
+  bool rounds = false;    // moments are BF16
+  uint64_t seed = 0;      // of their rounding
+  uint64_t key = 0;
+  const int64_t* run_step = nullptr;
+  int64_t offset = 0;       // the shard's first element in the flat parameter
+  void* compute = nullptr;  // null: none
+  ElementType compute_type = ElementType::kBF16;
   const float* learning_rate = nullptr;
   const double* gradient_scale = nullptr;
   const int32_t* found_inf = nullptr;
@@ -45,22 +52,27 @@ struct UpdateLaunch {
 
 struct AdamWLaunch {
   UpdateLaunch update;
-  float* exp_avg = nullptr;
-  float* exp_avg_sq = nullptr;
   const double* beta1_power = nullptr;
   const double* beta2_power = nullptr;
   double beta1[kOptimizerGroups] = {};
   double beta2[kOptimizerGroups] = {};
   double epsilon[kOptimizerGroups] = {};
+  bool l2 = false;
 };
 cudaError_t LaunchAdamW(const AdamWLaunch& launch, cudaStream_t stream);
 
 struct SgdLaunch {
   UpdateLaunch update;
-  float* momentum_buffer = nullptr;  // null: none
   double momentum[kOptimizerGroups] = {};
 };
 cudaError_t LaunchSgd(const SgdLaunch& launch, cudaStream_t stream);
+
+struct LionLaunch {
+  UpdateLaunch update;
+  double beta1[kOptimizerGroups] = {};
+  double beta2[kOptimizerGroups] = {};
+};
+cudaError_t LaunchLion(const LionLaunch& launch, cudaStream_t stream);
 
 // Blocks of kSquaresBlock elements of the flat parameter, whose element
 // `offset` is the shard's first.
@@ -104,9 +116,23 @@ struct FinishGradientsLaunch {
   double* gradient_norm = nullptr;
   double* gradient_scale = nullptr;
   int32_t* found_inf = nullptr;
+  int32_t* stop = nullptr;
+  bool stops = false;  // NonFinite::kStop
+  bool ignores = false;
   double max_norm = 0;
 };
 cudaError_t LaunchFinishGradients(const FinishGradientsLaunch& launch,
+                                  cudaStream_t stream);
+
+struct UpdateLossScaleLaunch {
+  float* loss_scale = nullptr;
+  int32_t* growth_counter = nullptr;
+  const int32_t* found_inf = nullptr;
+  double growth = 1;
+  double backoff = 1;
+  int64_t interval = 1;
+};
+cudaError_t LaunchUpdateLossScale(const UpdateLossScaleLaunch& launch,
                                   cudaStream_t stream);
 
 struct AdvanceStateLaunch {

@@ -94,11 +94,18 @@ absl::Status InferFinishGradients(const Attributes& attributes,
                                   absl::Span<const TensorType> operands,
                                   std::vector<TensorType>* results) {
   SG_RETURN_IF_ERROR(CheckCount(
-      operands, {"sums", "token_count", "nominal_tokens", "loss_scale"}));
+      operands,
+      {"sums", "token_count", "nominal_tokens", "loss_scale", "stop"}));
   SG_RETURN_IF_ERROR(CheckType(operands[0], "sums", DType::kF64, {kAnySize}));
   SG_RETURN_IF_ERROR(CheckScalar(operands[1], "token_count", DType::kF64));
   SG_RETURN_IF_ERROR(CheckScalar(operands[2], "nominal_tokens", DType::kF64));
   SG_RETURN_IF_ERROR(CheckScalar(operands[3], "loss_scale", DType::kF32));
+  SG_RETURN_IF_ERROR(CheckScalar(operands[4], "stop", DType::kI32));
+  const int64_t policy = attributes.Int("non_finite");
+  if (policy < 0 || policy > static_cast<int64_t>(NonFinite::kIgnore)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attribute non_finite is ", policy, ", must be 0, 1 or 2"));
+  }
   if (!(attributes.Double("max_norm") >= 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("attribute max_norm is ", attributes.Double("max_norm"),
@@ -107,82 +114,108 @@ absl::Status InferFinishGradients(const Attributes& attributes,
   results->push_back(TensorType(DType::kF64, {}));
   results->push_back(TensorType(DType::kF64, {}));
   results->push_back(TensorType(DType::kI32, {}));
+  results->push_back(operands[4]);
   return absl::OkStatus();
 }
 
-// master, gradient, `states` more F32 shards and the compute copy; pushes the
-// types of those that are updated.
-absl::Status CheckShards(const Attributes& attributes,
+absl::Status InferUpdateLossScale(const Attributes& attributes,
+                                  absl::Span<const TensorType> operands,
+                                  std::vector<TensorType>* results) {
+  SG_RETURN_IF_ERROR(
+      CheckCount(operands, {"loss_scale", "growth_counter", "found_inf"}));
+  SG_RETURN_IF_ERROR(CheckScalar(operands[0], "loss_scale", DType::kF32));
+  SG_RETURN_IF_ERROR(CheckScalar(operands[1], "growth_counter", DType::kI32));
+  SG_RETURN_IF_ERROR(CheckScalar(operands[2], "found_inf", DType::kI32));
+  for (const absl::string_view name : {"growth", "backoff", "interval"})
+    SG_RETURN_IF_ERROR(CheckAttribute(attributes, name));
+  results->assign(operands.begin(), operands.begin() + 2);
+  return absl::OkStatus();
+}
+
+// What adamw, sgd and lion share; pushes the types of what is updated.
+// `moments` and `scalars` are names of operands, `per_group` of constants.
+absl::Status InferUpdate(absl::string_view op, const Attributes& attributes,
                          absl::Span<const TensorType> operands,
-                         const std::vector<absl::string_view>& names,
-                         int states, std::vector<TensorType>* results) {
+                         const std::vector<absl::string_view>& moments,
+                         const std::vector<absl::string_view>& scalars,
+                         const std::vector<absl::string_view>& per_group,
+                         std::vector<TensorType>* results) {
+  const UpdatePlaces places = PlacesOf(
+      op, attributes, operands.size() > 2 ? operands[2] : TensorType());
+  std::vector<absl::string_view> names = {"master", "gradient"};
+  names.insert(names.end(), moments.begin(), moments.end());
+  if (places.has_compute) names.push_back("compute");
+  names.insert(names.end(), scalars.begin(), scalars.end());
+  if (places.rounds) names.push_back("run_step");
+  SG_RETURN_IF_ERROR(CheckCount(operands, names));
+
   SG_RETURN_IF_ERROR(CheckType(operands[0], "master", DType::kF32, {kAnySize}));
   const Dims shape = operands[0].shape;
+  SG_RETURN_IF_ERROR(CheckType(operands[1], "gradient", DType::kF32, shape));
   results->push_back(operands[0]);
-  for (int i = 1; i < 2 + states; ++i) {
-    SG_RETURN_IF_ERROR(CheckType(operands[i], names[i], DType::kF32, shape));
-    if (i > 1) results->push_back(operands[i]);
+  for (size_t i = 0; i < moments.size(); ++i) {
+    SG_RETURN_IF_ERROR(CheckType(operands[2 + i], moments[i],
+                                 places.rounds ? DType::kBF16 : DType::kF32,
+                                 shape));
+    results->push_back(operands[2 + i]);
   }
-  if (attributes.Int("has_compute") != 0) {
-    const TensorType& compute = operands[2 + states];
+  if (places.has_compute) {
+    const TensorType& compute = operands[places.compute()];
     SG_RETURN_IF_ERROR(
         CheckDType(compute, "compute", {DType::kBF16, DType::kF16}));
     SG_RETURN_IF_ERROR(CheckShape(compute, "compute", shape));
     results->push_back(compute);
   }
-  return absl::OkStatus();
+  for (size_t i = 0; i < scalars.size(); ++i) {
+    const TensorType& type = operands[places.scalars() + i];
+    const absl::string_view name = scalars[i];
+    if (name == "learning_rate") {
+      SG_RETURN_IF_ERROR(CheckType(type, name, DType::kF32, {kGroups}));
+    } else if (name == "gradient_scale") {
+      SG_RETURN_IF_ERROR(CheckScalar(type, name, DType::kF64));
+    } else if (name == "found_inf") {
+      SG_RETURN_IF_ERROR(CheckScalar(type, name, DType::kI32));
+    } else {
+      SG_RETURN_IF_ERROR(CheckType(type, name, DType::kF64, {kGroups}));
+    }
+  }
+  if (places.rounds) {
+    SG_RETURN_IF_ERROR(
+        CheckScalar(operands[operands.size() - 1], "run_step", DType::kI64));
+    SG_RETURN_IF_ERROR(CheckAttribute(attributes, "seed"));
+    SG_RETURN_IF_ERROR(CheckAttribute(attributes, "key"));
+  }
+  return CheckSegments(attributes, per_group);
 }
 
 absl::Status InferAdamW(const Attributes& attributes,
                         absl::Span<const TensorType> operands,
                         std::vector<TensorType>* results) {
-  std::vector<absl::string_view> names = {"master", "gradient", "exp_avg",
-                                          "exp_avg_sq"};
-  if (attributes.Int("has_compute") != 0) names.push_back("compute");
-  const size_t first_scalar = names.size();
-  for (const absl::string_view name :
-       {"learning_rate", "beta1_power", "beta2_power", "gradient_scale",
-        "found_inf"}) {
-    names.push_back(name);
-  }
-  SG_RETURN_IF_ERROR(CheckCount(operands, names));
-  SG_RETURN_IF_ERROR(CheckShards(attributes, operands, names, 2, results));
-  const absl::Span<const TensorType> scalars = operands.subspan(first_scalar);
-  SG_RETURN_IF_ERROR(
-      CheckType(scalars[0], "learning_rate", DType::kF32, {kGroups}));
-  SG_RETURN_IF_ERROR(
-      CheckType(scalars[1], "beta1_power", DType::kF64, {kGroups}));
-  SG_RETURN_IF_ERROR(
-      CheckType(scalars[2], "beta2_power", DType::kF64, {kGroups}));
-  SG_RETURN_IF_ERROR(CheckScalar(scalars[3], "gradient_scale", DType::kF64));
-  SG_RETURN_IF_ERROR(CheckScalar(scalars[4], "found_inf", DType::kI32));
-  return CheckSegments(attributes,
-                       {"beta1", "beta2", "epsilon", "weight_decay"});
+  return InferUpdate("adamw", attributes, operands, {"exp_avg", "exp_avg_sq"},
+                     {"learning_rate", "beta1_power", "beta2_power",
+                      "gradient_scale", "found_inf"},
+                     {"beta1", "beta2", "epsilon", "weight_decay"}, results);
 }
 
 absl::Status InferSgd(const Attributes& attributes,
                       absl::Span<const TensorType> operands,
                       std::vector<TensorType>* results) {
-  const bool has_momentum = attributes.Int("has_momentum") != 0;
-  std::vector<absl::string_view> names = {"master", "gradient"};
-  if (has_momentum) names.push_back("momentum_buffer");
-  if (attributes.Int("has_compute") != 0) names.push_back("compute");
-  const size_t first_scalar = names.size();
-  for (const absl::string_view name :
-       {"learning_rate", "gradient_scale", "found_inf"}) {
-    names.push_back(name);
+  std::vector<absl::string_view> moments, per_group = {"weight_decay"};
+  if (attributes.Int("has_momentum") != 0) {
+    moments.push_back("momentum_buffer");
+    per_group.push_back("momentum");
   }
-  SG_RETURN_IF_ERROR(CheckCount(operands, names));
-  SG_RETURN_IF_ERROR(
-      CheckShards(attributes, operands, names, has_momentum, results));
-  const absl::Span<const TensorType> scalars = operands.subspan(first_scalar);
-  SG_RETURN_IF_ERROR(
-      CheckType(scalars[0], "learning_rate", DType::kF32, {kGroups}));
-  SG_RETURN_IF_ERROR(CheckScalar(scalars[1], "gradient_scale", DType::kF64));
-  SG_RETURN_IF_ERROR(CheckScalar(scalars[2], "found_inf", DType::kI32));
-  std::vector<absl::string_view> per_group = {"weight_decay"};
-  if (has_momentum) per_group.push_back("momentum");
-  return CheckSegments(attributes, per_group);
+  return InferUpdate("sgd", attributes, operands, moments,
+                     {"learning_rate", "gradient_scale", "found_inf"},
+                     per_group, results);
+}
+
+absl::Status InferLion(const Attributes& attributes,
+                       absl::Span<const TensorType> operands,
+                       std::vector<TensorType>* results) {
+  return InferUpdate("lion", attributes, operands, {"exp_avg"},
+                     {"learning_rate", "gradient_scale", "found_inf"},
+                     {"beta1", "beta2", "weight_decay"}, results);
 }
 
 absl::Status InferAdvanceState(const Attributes&,
@@ -221,7 +254,12 @@ absl::Span<const OpDef* const> OptimizerOps() {
       new OpDef{.name = "sum_of_squares",
                 .infer = InferSumOfSquares,
                 .cost = Cost<2>},
-      new OpDef{.name = "finish_gradients", .infer = InferFinishGradients},
+      new OpDef{.name = "finish_gradients",
+                .infer = InferFinishGradients,
+                .in_place = {-1, -1, -1, 4}},
+      new OpDef{.name = "update_loss_scale",
+                .infer = InferUpdateLossScale,
+                .in_place = {0, 1}},
       new OpDef{.name = "adamw",
                 .infer = InferAdamW,
                 .cost = Cost<15>,
@@ -230,11 +268,26 @@ absl::Span<const OpDef* const> OptimizerOps() {
                 .infer = InferSgd,
                 .cost = Cost<6>,
                 .in_place = {0, 2, 3}},
+      new OpDef{.name = "lion",
+                .infer = InferLion,
+                .cost = Cost<10>,
+                .in_place = {0, 2, 3}},
       new OpDef{.name = "advance_state",
                 .infer = InferAdvanceState,
                 .in_place = {0, 1, 2}},
   };
   return ops;
+}
+
+UpdatePlaces PlacesOf(absl::string_view op, const Attributes& attributes,
+                      const TensorType& moment) {
+  UpdatePlaces places;
+  places.moments = op == "adamw"  ? 2
+                   : op == "lion" ? 1
+                                  : attributes.Int("has_momentum") != 0;
+  places.has_compute = attributes.Int("has_compute") != 0;
+  places.rounds = places.moments > 0 && moment.dtype == DType::kBF16;
+  return places;
 }
 
 absl::StatusOr<std::vector<ShardRange>> ClipSegments(

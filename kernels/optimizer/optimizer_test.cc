@@ -95,6 +95,27 @@ OpCase AdamWCase(const Flat& flat, int rank, DType compute, bool has_compute,
   return op_case;
 }
 
+OpCase LionCase(const Flat& flat, int rank, bool has_compute,
+                double found_inf = 0) {
+  OpCase op_case;
+  op_case.op = Op("lion");
+  op_case.attributes.SetInts("segments", flat.segments)
+      .SetString("group", "shard")
+      .SetInt("has_compute", has_compute);
+  SetGroups(&op_case);
+  op_case.operands = {Shard(flat.n), Shard(flat.n, -3, 3), Shard(flat.n)};
+  if (has_compute)
+    op_case.operands.push_back(
+        Fixed(TensorType(DType::kBF16, {flat.n}), -1, 1));
+  op_case.operands.push_back(PerGroup(DType::kF32, 1e-3, 1e-1));
+  op_case.operands.push_back(Scalar(DType::kF64, 0.37));
+  op_case.operands.push_back(Scalar(DType::kI32, found_inf));
+  op_case.rank = rank;
+  op_case.group_size = flat.ranks;
+  op_case.inner_rounding = has_compute;
+  return op_case;
+}
+
 OpCase SgdCase(const Flat& flat, int rank, bool has_momentum, bool has_compute,
                double found_inf = 0) {
   OpCase op_case;
@@ -116,6 +137,38 @@ OpCase SgdCase(const Flat& flat, int rank, bool has_momentum, bool has_compute,
   op_case.rank = rank;
   op_case.group_size = flat.ranks;
   op_case.inner_rounding = has_compute;
+  return op_case;
+}
+
+// The same update with moments in BF16. Values and constants are such that FP32
+// computes the moments without rounding, so that every backend rounds the same
+// numbers by chance.
+OpCase Rounding(OpCase op_case, int moments, uint64_t seed = 5) {
+  const int64_t n = op_case.operands[0].type.dim(0);
+  const auto multiples = [n](double of, int low, int high, uint64_t seed) {
+    std::vector<double> values = UniformValues(n, low, high, seed);
+    for (double& value : values) value = std::floor(value) * of;
+    return values;
+  };
+  op_case.operands[1].values = multiples(0x1p-8, -256, 256, 1);
+  for (int i = 0; i < moments; ++i) {
+    op_case.operands[2 + i] =
+        Fixed(TensorType(DType::kBF16, {n}), multiples(0x1p-7, 0, 127, 2 + i));
+  }
+  for (OperandCase& operand : op_case.operands) {
+    if (operand.type.dtype == DType::kF64 && operand.type.rank() == 0)
+      operand.values = {0.25};  // gradient_scale
+  }
+  for (int g = 0; g < 8; ++g) {
+    const std::string suffix = "_" + std::to_string(g);
+    op_case.attributes.SetDouble("beta1" + suffix, 0.5)
+        .SetDouble("beta2" + suffix, 0.75)
+        .SetDouble("momentum" + suffix, 0.75);
+    if (op_case.op->name == "sgd")
+      op_case.attributes.SetDouble("weight_decay" + suffix, 0);
+  }
+  op_case.attributes.SetInt("seed", seed).SetInt("key", 77);
+  op_case.operands.push_back(Scalar(DType::kI64, 12));
   return op_case;
 }
 
@@ -148,14 +201,28 @@ OpCase SumPiecesCase(DType dtype, int64_t n, int64_t size) {
 }
 
 OpCase FinishCase(std::vector<double> sums, double tokens, double nominal,
-                  double loss_scale, double max_norm) {
+                  double loss_scale, double max_norm,
+                  NonFinite policy = NonFinite::kSkip, double stop = 0) {
   OpCase op_case;
   op_case.op = Op("finish_gradients");
-  op_case.attributes.SetDouble("max_norm", max_norm);
+  op_case.attributes.SetDouble("max_norm", max_norm)
+      .SetInt("non_finite", static_cast<int64_t>(policy));
   const int64_t count = sums.size();
   op_case.operands = {Fixed(TensorType(DType::kF64, {count}), sums),
                       Scalar(DType::kF64, tokens), Scalar(DType::kF64, nominal),
-                      Scalar(DType::kF32, loss_scale)};
+                      Scalar(DType::kF32, loss_scale),
+                      Scalar(DType::kI32, stop)};
+  return op_case;
+}
+
+OpCase LossScaleCase(double scale, double counter, double found_inf) {
+  OpCase op_case;
+  op_case.op = Op("update_loss_scale");
+  op_case.attributes.SetDouble("growth", 2)
+      .SetDouble("backoff", 0.5)
+      .SetInt("interval", 3);
+  op_case.operands = {Scalar(DType::kF32, scale), Scalar(DType::kI32, counter),
+                      Scalar(DType::kI32, found_inf)};
   return op_case;
 }
 
@@ -185,6 +252,15 @@ std::vector<OpCase> Cases() {
           cases.push_back(SgdCase(flat, rank, has_momentum, has_compute));
       }
       cases.push_back(SumOfSquaresCase(flat, rank));
+      if (flat.n > 1000) continue;  // for the double's sake
+      cases.push_back(LionCase(flat, rank, false));
+      cases.push_back(LionCase(flat, rank, true));
+      OpCase adam = AdamWCase(flat, rank, DType::kBF16, false);
+      adam.attributes.SetInt("l2", 1);
+      cases.push_back(adam);
+      cases.push_back(Rounding(AdamWCase(flat, rank, DType::kBF16, true), 2));
+      cases.push_back(Rounding(SgdCase(flat, rank, true, true), 1));
+      cases.push_back(Rounding(LionCase(flat, rank, false), 1));
     }
   }
   for (const DType dtype : {DType::kF32, DType::kF64}) {
@@ -205,6 +281,13 @@ std::vector<OpCase> Cases() {
   cases.push_back(FinishCase({4, 5}, 10, 12, 1, 1));
   cases.push_back(FinishCase({4, 5, 0.25}, 10, 12, 1024, 0));
   cases.push_back(FinishCase({4, 5}, 0, 12, 1, 1));
+  for (const NonFinite policy : {NonFinite::kStop, NonFinite::kIgnore}) {
+    cases.push_back(FinishCase({4, 5}, 10, 12, 1, 1, policy, 0));
+    cases.push_back(FinishCase({4, 5}, 10, 12, 1, 1, policy, 1));
+  }
+  cases.push_back(LossScaleCase(1024, 0, 0));
+  cases.push_back(LossScaleCase(1024, 2, 0));
+  cases.push_back(LossScaleCase(1024, 2, 1));
   cases.push_back(AdvanceCase(0));
   cases.push_back(AdvanceCase(1));
   return cases;
@@ -271,6 +354,9 @@ TEST(Optimizer, NeverReadsOrWritesPadding) {
     for (int rank = 0; rank < flat.ranks; ++rank) {
       CheckPadding(AdamWCase(flat, rank, DType::kBF16, true), 5, flat);
       CheckPadding(SgdCase(flat, rank, true, true), 4, flat);
+      CheckPadding(LionCase(flat, rank, true), 4, flat);
+      CheckPadding(Rounding(AdamWCase(flat, rank, DType::kBF16, true), 2), 5,
+                   flat);
       CheckPadding(SumOfSquaresCase(flat, rank), 1, flat);
     }
   }
@@ -348,11 +434,56 @@ TEST(AdamW, FollowsTheFormulaOverSteps) {
   }
 }
 
+// Both neighbours occur, each with the chance that makes the mean right; other
+// steps, seeds and elements draw other numbers, other splits the same.
+TEST(Moments, AreRoundedByChance) {
+  const int64_t n = 4096;
+  const auto moments = [&](const TestKernels& kernels, uint64_t seed, int ranks,
+                           double run_step) {
+    std::vector<double> all[2];
+    for (int rank = 0; rank < ranks; ++rank) {
+      OpCase op_case = Rounding(
+          AdamWCase({n / ranks, ranks, {0, n, 0}}, rank, DType::kBF16, false),
+          2, seed);
+      for (int k : {0, 1, 2, 3})
+        op_case.operands[k].values.assign(n / ranks, 0);
+      // d = g / 4; m = d / 2 and v = d^2 / 4 lie 0.3125 and 0.6258 of the way
+      // from 1 to the next BF16 number.
+      op_case.operands[1].values.assign(n / ranks, 8 * (1 + 0.3125 / 128));
+      op_case.operands.back().values = {run_step};
+      const auto results = Evaluate(op_case, kernels, false);
+      for (int k : {0, 1})
+        all[k].insert(all[k].end(), results[1 + k].begin(),
+                      results[1 + k].end());
+    }
+    return std::make_pair(all[0], all[1]);
+  };
+  const auto reference = moments(OptimizerReferenceKernels(), 5, 1, 12);
+  for (const auto* values : {&reference.first, &reference.second}) {
+    const double low = 1;
+    double mean = 0;
+    for (const double value : *values) {
+      EXPECT_TRUE(value == low || value == low + 0x1p-7) << value;
+      mean += (value - low) * 128 / n;
+    }
+    const double wanted = values == &reference.first ? 0.3125 : 0.62576;
+    EXPECT_NEAR(mean, wanted, 4 * 0.5 / std::sqrt(n));
+  }
+  EXPECT_NE(reference, moments(OptimizerReferenceKernels(), 6, 1, 12));
+  EXPECT_NE(reference, moments(OptimizerReferenceKernels(), 5, 1, 13));
+  for (const TestKernels& kernels : Backends()) {
+    EXPECT_EQ(reference, moments(kernels, 5, 1, 12));
+    EXPECT_EQ(reference, moments(kernels, 5, 2, 12));
+  }
+}
+
 TEST(Optimizer, FoundInfWritesNothing) {
   const Flat flat = {100, 1, {0, 100, 0}};
   for (const TestKernels& kernels : Backends()) {
-    for (OpCase op_case : {AdamWCase(flat, 0, DType::kBF16, true, 1),
-                           SgdCase(flat, 0, true, true, 1)}) {
+    for (OpCase op_case :
+         {AdamWCase(flat, 0, DType::kBF16, true, 1),
+          SgdCase(flat, 0, true, true, 1), LionCase(flat, 0, true, 1),
+          Rounding(LionCase(flat, 0, true, 1), 1)}) {
       const std::vector<double> ones(100, 1);
       for (OperandCase& operand : op_case.operands) {
         if (operand.type.num_elements() == 100) operand.values = ones;
@@ -402,6 +533,38 @@ TEST(FinishGradients, AveragesClipsAndFlags) {
       EXPECT_EQ(r[1][0], 0);
       EXPECT_EQ(r[2][0], 1);
     }
+  }
+}
+
+TEST(FinishGradients, StopsForGoodOrLooksAway) {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const TestKernels& kernels : Backends()) {
+    const auto finish = [&](double sum, NonFinite policy, double stop) {
+      const auto r = Evaluate(FinishCase({sum}, 10, 10, 1, 0, policy, stop),
+                              kernels, false);
+      return std::vector<double>{r[1][0], r[2][0], r[3][0]};
+    };
+    using Outcome = std::vector<double>;  // gradient_scale, found_inf, stop
+    EXPECT_EQ(finish(4, NonFinite::kStop, 0), Outcome({1, 0, 0}));
+    EXPECT_EQ(finish(inf, NonFinite::kStop, 0), Outcome({0, 1, 1}));
+    EXPECT_EQ(finish(4, NonFinite::kStop, 1), Outcome({0, 1, 1}));
+    EXPECT_EQ(finish(inf, NonFinite::kSkip, 0), Outcome({0, 1, 0}));
+    EXPECT_EQ(finish(inf, NonFinite::kIgnore, 0), Outcome({1, 0, 0}));
+  }
+}
+
+TEST(UpdateLossScale, GrowsAndBacksOff) {
+  for (const TestKernels& kernels : Backends()) {
+    const auto update = [&](double scale, double counter, double found_inf) {
+      const auto r =
+          Evaluate(LossScaleCase(scale, counter, found_inf), kernels, false);
+      return std::make_pair(r[0][0], r[1][0]);
+    };
+    EXPECT_EQ(update(1024, 0, 0), std::make_pair(1024.0, 1.0));
+    EXPECT_EQ(update(1024, 2, 0), std::make_pair(2048.0, 0.0));
+    EXPECT_EQ(update(1024, 2, 1), std::make_pair(512.0, 0.0));
+    // The largest power of two does not become infinity.
+    EXPECT_EQ(update(0x1p127, 2, 0), std::make_pair(0x1p127, 0.0));
   }
 }
 

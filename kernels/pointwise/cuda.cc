@@ -39,9 +39,9 @@ Prepared Elementwise(const KernelContext& context, Pointwise function) {
     launch.factor = context.operands[1].as<float>();
   launch.shape = cuda::FoldElements<cuda::kPointwiseTensors>(types);
   // Groups are of as many elements as fill 16 bytes of the narrower type.
-  const bool bf16 =
-      launch.type == ElementType::kBF16 || launch.to_type == ElementType::kBF16;
-  launch.vector &= cuda::StepsBy(launch.shape.rows, bf16 ? 8 : 4);
+  const bool half =
+      launch.type != ElementType::kF32 || launch.to_type != ElementType::kF32;
+  launch.vector &= cuda::StepsBy(launch.shape.rows, half ? 8 : 4);
   return cuda::MakeCudaKernel(context.op->name, [launch](cudaStream_t stream) {
     return LaunchPointwise(launch, stream);
   });
@@ -64,6 +64,17 @@ absl::StatusOr<Prepared> PrepareGelu(const KernelContext& context) {
 absl::StatusOr<Prepared> PrepareGeluGradient(const KernelContext& context) {
   return Elementwise(context, IsTanh(context) ? Pointwise::kGeluTanhGradient
                                               : Pointwise::kGeluErfGradient);
+}
+
+absl::Status SupportsCast(const Attributes& attributes,
+                          absl::Span<const TensorType> operands,
+                          absl::Span<const TensorType> results) {
+  const DType from = operands[0].dtype, to = results[0].dtype;
+  const auto half_or_float = [](DType dtype) {
+    return dtype == DType::kF16 || dtype == DType::kF32;
+  };
+  if (half_or_float(from) && half_or_float(to)) return absl::OkStatus();
+  return cuda::SupportsF32AndBf16(attributes, operands, results);
 }
 
 absl::StatusOr<Prepared> PrepareCast(const KernelContext& context) {
@@ -102,7 +113,7 @@ absl::Span<const KernelDef> PointwiseCudaKernels() {
       {.op = "swiglu_gradient",
        .supports = SupportsF32AndBf16,
        .prepare = Prepare<Pointwise::kSwigluGradient>},
-      {.op = "cast", .supports = SupportsF32AndBf16, .prepare = PrepareCast},
+      {.op = "cast", .supports = SupportsCast, .prepare = PrepareCast},
       {.op = "scale",
        .supports = SupportsF32AndBf16,
        .prepare = Prepare<Pointwise::kScale>},

@@ -80,8 +80,16 @@ cudaError_t Alike(const PointwiseLaunch& launch, cudaStream_t stream) {
   });
 }
 
+// F16 is cast to and from F32, and copied.
 template <Pointwise kFunction>
 cudaError_t Casting(const PointwiseLaunch& launch, cudaStream_t stream) {
+  if (launch.type == ElementType::kF16) {
+    return launch.to_type == ElementType::kF16
+               ? Enqueue<kFunction, __half, __half>(launch, stream)
+               : Enqueue<kFunction, __half, float>(launch, stream);
+  }
+  if (launch.to_type == ElementType::kF16)
+    return Enqueue<kFunction, float, __half>(launch, stream);
   return DispatchElement(launch.type, [&]<typename T>(std::type_identity<T>) {
     return DispatchElement(launch.to_type,
                            [&]<typename To>(std::type_identity<To>) {

@@ -8,6 +8,8 @@
 //                   element of the whole, unsharded parameter
 //   dropout:        MakeRandomKey(seed, key, run_step, sequence_id), index =
 //                   element within the sequence
+//   BF16 moments:   MakeRandomKey(seed, key, run_step), index = element of the
+//                   flat parameter
 //
 // Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as
 // 1, 2, 3", SC11; checked against the known answers of Random123.
@@ -15,6 +17,7 @@
 #define KERNELS_RANDOM_RANDOM_H_
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -114,6 +117,14 @@ constexpr uint32_t DropoutThreshold(double rate) {
 constexpr bool DropoutKeeps(const RandomKey& key, uint64_t index,
                             uint32_t threshold) {
   return RandomWord(key, index) >= threshold;
+}
+
+// `value` rounded to one of the two BF16 numbers beside it, so that the mean
+// over uniform `random` in [0, 2^16) is `value`. Not finite numbers are kept.
+inline float StochasticBFloat16(float value, uint32_t random) {
+  if (!std::isfinite(value)) return value;
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(value) + random) &
+                              0xffff0000u);
 }
 
 }  // namespace shardgraph

@@ -65,7 +65,11 @@ class Rank {
  public:
   Rank(const TrainConfig& config, const TrainingRunOptions& options,
        const TrainingPlan& plan, int rank)
-      : config_(config), options_(options), plan_(plan), rank_(rank) {}
+      : config_(config),
+        options_(options),
+        plan_(plan),
+        rank_(rank),
+        fresh_(FreshState(config)) {}
 
   // `result`: null, or where losses and norms go.
   absl::Status Run(CommunicatorFactory* factory, Whole* initial, Whole* weights,

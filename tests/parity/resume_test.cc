@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/manifest.h"
 #include "fsdp/config/text_config.h"
@@ -200,13 +201,25 @@ TEST_F(ResumeTest, WithAnotherStrategy) {
   }
 }
 
-TEST_F(ResumeTest, WithMomentum) {
-  const TrainConfig config =
-      Config({"precision.compute=FP32", "optimizer.kind=SGD",
-              "optimizer.momentum=0.9", "optimizer.learning_rate=0.05"});
-  const TrainingRunResult whole = RunAndSave(config, 2, folder_);
-  const TrainingRunResult resumed = Resume(config, 2, folder_);
-  EXPECT_EQ(resumed.weights, whole.weights);
+// Moments in BF16 are saved and loaded without loss, and go on with the random
+// numbers of their step.
+TEST_F(ResumeTest, WithEveryOptimizer) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"optimizer.kind=SGD", "optimizer.momentum=0.9",
+       "optimizer.learning_rate=0.05"},
+      {"optimizer.kind=SGD", "optimizer.momentum=0.9",
+       "optimizer.learning_rate=0.05", "precision.moments=BF16"},
+      {"optimizer.kind=ADAM", "precision.moments=BF16"},
+      {"optimizer.kind=LION"},
+  };
+  for (std::vector<std::string> overrides : cases) {
+    SCOPED_TRACE(absl::StrJoin(overrides, " "));
+    overrides.push_back("precision.compute=FP32");
+    const TrainConfig config = Config(overrides);
+    const TrainingRunResult whole = RunAndSave(config, 2, folder_);
+    const TrainingRunResult resumed = Resume(config, 2, folder_);
+    EXPECT_EQ(resumed.weights, whole.weights);
+  }
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ class RankRun {
 
   // Weights, moments and state; returns the first step to run.
   absl::StatusOr<int64_t> Restore() {
-    const StepState fresh;
+    const StepState fresh = FreshState(config_);
     SG_RETURN_IF_ERROR(
         executor_->WriteBuffer(plan_->state, 0, &fresh, sizeof(fresh)));
     if (runtime_.rank() == 0) {
