@@ -135,6 +135,8 @@ TEST_F(TrainConfigTest, ValidationNamesFieldValueAndRemedy) {
        {"optimizer.learning_rate is -1", "0 or more"}},
       {"optimizer.beta2=1", {"optimizer.beta2 is 1", "[0, 1)"}},
       {"optimizer.epsilon=0", {"optimizer.epsilon"}},
+      {"loss.label_smoothing=1", {"loss.label_smoothing is 1", "[0, 1)"}},
+      {"loss.z_loss=-1", {"loss.z_loss is -1", "0 (none) or more"}},
       {"optimizer.momentum=0.5",
        {"optimizer.momentum is 0.5", "left out but with optimizer.kind=SGD"}},
       {"precision.moments=FP16", {"precision.moments is FP16", "FP32 or BF16"}},

@@ -440,6 +440,13 @@ absl::Status ValidateTrainConfig(const TrainConfig& config,
   SG_RETURN_IF_ERROR(ValidateShard(config.shard(), world_size));
   SG_RETURN_IF_ERROR(ValidateOptimizer(config.optimizer()));
   SG_RETURN_IF_ERROR(ValidateSchedule(config.schedule()));
+  const LossSpec& loss = config.loss();
+  SG_RETURN_IF_ERROR(
+      Require(loss.label_smoothing() >= 0 && loss.label_smoothing() < 1,
+              "loss.label_smoothing", loss.label_smoothing(),
+              "in [0, 1), for example 0.1"));
+  SG_RETURN_IF_ERROR(Require(loss.z_loss() >= 0, "loss.z_loss", loss.z_loss(),
+                             "0 (none) or more, for example 1e-4"));
   SG_RETURN_IF_ERROR(ValidateData(config.data(), max_positions, world_size));
   SG_RETURN_IF_ERROR(ValidateCheckpoint(config.checkpoint()));
   SG_RETURN_IF_ERROR(Require(config.evaluation().every() >= 0,

@@ -135,6 +135,10 @@ class StepBuilder {
     options.compute = step_.compute;
     options.seed = config_.run().seed();
     options.documents = config_.data().mask_documents();
+    if (mode == ForwardMode::kTrain) {
+      options.label_smoothing = config_.loss().label_smoothing();
+      options.z_loss = config_.loss().z_loss();
+    }
     return options;
   }
 

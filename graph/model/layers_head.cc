@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -51,10 +52,17 @@ class HeadLayer : public Layer {
             ? context.options.loss_chunk_rows
             : ChooseChunkRows(rows, vocab_size_, context.options.compute);
     const ValueId weight = context.source.Get(*weight_);
+    Attributes attributes;
+    attributes.SetInt("chunk_rows", chunk);
+    const auto set = [&](absl::string_view name, double value) {
+      if (value != 0) attributes.SetDouble(name, value);
+    };
+    set("label_smoothing", context.options.label_smoothing);
+    set("z_loss", context.options.z_loss);
     context.result.stats = context.builder.Emit1(
         "cross_entropy_head",
         {x, weight, context.Input("targets", DType::kI32, rows)},
-        Attributes().SetInt("chunk_rows", chunk));
+        std::move(attributes));
     return context.result.stats;
   }
 

@@ -72,6 +72,8 @@ struct ForwardOptions {
   int64_t cache_length = 0;     // S: kGenerate; capacity of the caches
   bool documents = false;       // attention stays within documents
   int64_t loss_chunk_rows = 0;  // rows of logits at a time; 0: chosen
+  double label_smoothing = 0;   // of cross_entropy_head
+  double z_loss = 0;
   std::string input_prefix;  // of the names of batch tensors: phases of other
                              // shapes have their own
 };

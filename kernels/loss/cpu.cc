@@ -78,7 +78,9 @@ class CrossEntropyHead {
         weight_(context.operands[1]),
         targets_(context.operands[2].as<int32_t>()),
         stats_(context.results[0].as<double>()),
-        losses_(context.workspace.as<float>()) {
+        losses_(context.workspace.as<float>()),
+        smoothing_(context.attributes->Double("label_smoothing")),
+        z_loss_(context.attributes->Double("z_loss")) {
     const Layout layout(*context.attributes, x_.type, weight_.type);
     logits_ = context.workspace.as<char>() + layout.logits;
     options_.scratch = context.workspace.as<char>() + layout.scratch;
@@ -182,10 +184,27 @@ class CrossEntropyHead {
              : static_cast<float*>(row)[target];
     const float log_probability = logit - sum.max - sum.log_sum;
     losses_[i] = -log_probability;
+    const float smoothing = static_cast<float>(smoothing_);
+    const float share = static_cast<float>(smoothing_ / vocabulary());
+    const float log_sum = sum.max + sum.log_sum;
+    if (smoothing > 0) {
+      const float below =
+          SG_BEST_CPU_TARGET(SumBelow)(row, bf16, vocabulary(), sum.max);
+      losses_[i] = (1 - smoothing) * losses_[i] +
+                   smoothing * (sum.log_sum - below / vocabulary());
+    }
+    if (z_loss_ > 0)
+      losses_[i] += static_cast<float>(z_loss_) * log_sum * log_sum;
     if (!gradient_) return;
     const float scale = static_cast<float>(*loss_scale_ / *nominal_tokens_);
-    scaled_softmax(row, bf16, vocabulary(), sum, scale);
-    const float at_target = std::expm1(log_probability) * scale;
+    const float drift = static_cast<float>(2 * z_loss_) * log_sum;
+    scaled_softmax(row, bf16, vocabulary(), sum, (1 + drift) * scale,
+                   -share * scale);
+    // expm1: no digits are lost where the probability is near 1.
+    const float at_target =
+        (std::expm1(log_probability) + drift * std::exp(log_probability) +
+         (smoothing - share)) *
+        scale;
     if (bf16) {
       static_cast<BFloat16*>(row)[target] = BFloat16(at_target);
     } else {
@@ -201,6 +220,8 @@ class CrossEntropyHead {
   const int32_t* targets_;
   double* stats_;
   float* losses_;
+  const double smoothing_;
+  const double z_loss_;
   char* logits_;
   GemmOptions options_;
   bool wants_dx_ = false;

@@ -49,7 +49,10 @@ class CrossEntropyHead {
         weight_(context.operands[1].data),
         targets_(context.operands[2].as<int32_t>()),
         stats_(context.results[0].as<double>()),
-        losses_(context.workspace.as<float>()) {
+        losses_(context.workspace.as<float>()),
+        label_smoothing_(
+            static_cast<float>(context.attributes->Double("label_smoothing"))),
+        z_loss_(static_cast<float>(context.attributes->Double("z_loss"))) {
     const Layout layout(*context.attributes, context.operands[0].type,
                         context.operands[1].type);
     logits_ = context.workspace.as<char>() + layout.logits;
@@ -130,6 +133,8 @@ class CrossEntropyHead {
     softmax.vocabulary = vocabulary_;
     softmax.targets = targets_ + first;
     softmax.losses = losses_ + first;
+    softmax.label_smoothing = label_smoothing_;
+    softmax.z_loss = z_loss_;
     softmax.loss_scale = loss_scale_;
     softmax.nominal_tokens = nominal_tokens_;
 
@@ -172,6 +177,8 @@ class CrossEntropyHead {
   const int32_t* targets_;
   double* stats_;
   float* losses_;
+  const float label_smoothing_;
+  const float z_loss_;
   char* logits_ = nullptr;
   int64_t row_stride_ = 0;
   const float* loss_scale_ = nullptr;  // null: no gradient

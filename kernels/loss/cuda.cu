@@ -86,19 +86,40 @@ __global__ __launch_bounds__(kMostThreads) void CrossEntropyKernel(
   all = WarpMerge(all);
   const float log_sum = logf(all.sum);
   const float log_probability = target_logit - all.maximum - log_sum;
-  if (threadIdx.x == 0) a.losses[row] = -log_probability;
+  const float share = a.label_smoothing / static_cast<float>(vocabulary);
+  const float log_sum_exp = all.maximum + log_sum;
+  float below[1] = {};  // the sum of logits below the maximum
+  if (a.label_smoothing > 0) {
+    for (int64_t c = first; c < vocabulary; c += step) {
+      float z[kWidth];
+      LoadGroup(logits + c, vocabulary - c, true, z);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i)
+        below[0] += c + i < vocabulary ? z[i] - all.maximum : 0.0f;
+    }
+    BlockSums(below);
+  }
+  if (threadIdx.x == 0) {
+    a.losses[row] = (1 - a.label_smoothing) * -log_probability +
+                    a.label_smoothing * log_sum - share * below[0] +
+                    a.z_loss * log_sum_exp * log_sum_exp;
+  }
   if (!gradient) return;
 
   const float scale = static_cast<float>(*a.loss_scale / *a.nominal_tokens);
+  const float drift = 2 * a.z_loss * log_sum_exp;
   for (int64_t c = first; c < vocabulary; c += step) {
     float z[kWidth];
     LoadGroup(logits + c, vocabulary - c, true, z);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       // expm1: no digits are lost where the probability is near 1.
-      z[i] = (c + i == target ? expm1f(log_probability)
-                              : expf(z[i] - all.maximum - log_sum)) *
-             scale;
+      z[i] = c + i == target
+                 ? (expm1f(log_probability) + drift * expf(log_probability) +
+                    (a.label_smoothing - share)) *
+                       scale
+                 : expf(z[i] - all.maximum - log_sum) * ((1 + drift) * scale) -
+                       share * scale;
     }
     StoreGroup(logits + c, vocabulary - c, true, z);
   }

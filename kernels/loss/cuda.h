@@ -20,6 +20,8 @@ struct CrossEntropyLaunch {
   int64_t vocabulary = 0;
   const int32_t* targets = nullptr;
   float* losses = nullptr;  // 0 where masked
+  float label_smoothing = 0;
+  float z_loss = 0;
   // Of the gradient; null: losses only, logits are kept.
   const float* loss_scale = nullptr;
   const double* nominal_tokens = nullptr;

@@ -24,6 +24,16 @@ absl::Status CheckHead(const Attributes& attributes,
                                                    attributes.Int("chunk_rows"),
                                                    ", must be at least 1"));
   }
+  const double smoothing = attributes.Double("label_smoothing");
+  if (!(smoothing >= 0 && smoothing < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attribute label_smoothing is ", smoothing, ", must be in [0, 1)"));
+  }
+  if (!(attributes.Double("z_loss") >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("attribute z_loss is ",
+                                                   attributes.Double("z_loss"),
+                                                   ", must be at least 0"));
+  }
   return absl::OkStatus();
 }
 

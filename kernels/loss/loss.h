@@ -2,13 +2,18 @@
 //
 // cross_entropy_head(x, weight, targets) -> stats
 //   z[n, v] = sum over c of x[n, c] weight[v, c]
-//   loss[n] = log(sum over v of exp(z[n, v])) - z[n, targets[n]]
+//   lse[n]  = log(sum over v of exp(z[n, v]))
+//   loss[n] = lse[n] - (1 - label_smoothing) z[n, targets[n]]
+//             - label_smoothing / V * (sum over v of z[n, v])
+//             + z_loss lse[n]^2
 //   stats   = (sum of loss[n] over unmasked n, number of unmasked n)
 //   x        [N, C]
 //   weight   [V, C] of the same dtype; as a token embedding has it (tied heads)
 //   targets  I32[N] in [0, V), or -100: masked, no loss and no gradient
 //   stats    F64[2]; nats
-//   Attributes: chunk_rows, at least 1: rows of logits at a time.
+//   Attributes: chunk_rows, at least 1: rows of logits at a time;
+//   label_smoothing in [0, 1) as in torch's cross_entropy and z_loss, at least
+//   0 (Chowdhery et al., "PaLM", 2022, section 5), both doubles, 0 if absent.
 //   z is rounded to x's dtype; the softmax is FP32 from there; losses of rows
 //   are FP32, their sum FP64 in row order.
 //   Cost: 2 N V C matmul FLOPs.
@@ -17,8 +22,10 @@
 //     -> stats, dx, dweight
 //   Gradient of loss_scale / nominal_tokens * (sum of loss) and, in the same
 //   pass, the loss itself.
-//   dz[n, v] = (softmax(z[n])[v] - [v == targets[n]]) * loss_scale
-//              / nominal_tokens, 0 for masked n
+//   dz[n, v] = ((1 + 2 z_loss lse[n]) softmax(z[n])[v]
+//               - (1 - label_smoothing) [v == targets[n]]
+//               - label_smoothing / V) * loss_scale / nominal_tokens,
+//              0 for masked n
 //   dx = dz weight,  dweight = transpose(dz) x
 //   loss_scale      scalar F32; nominal_tokens scalar F64 (tokens of a full
 //                   global batch)

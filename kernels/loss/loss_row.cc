@@ -48,9 +48,23 @@ LogSum RowLogSumExp(const T* z, int64_t n) {
 }
 
 template <typename T>
-void RowScaledSoftmax(T* z, int64_t n, LogSum sum, float scale) {
+float RowSumBelow(const T* z, int64_t n, float max) {
+  LaneSum sum;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma GCC unroll 4
+    for (int k = 0; k < LaneSum::kParts; ++k)
+      sum.part[k] += LoadVector(z + i + k * kWidth) - max;
+  }
+  float total = Total(sum);
+  for (; i < n; ++i) total += LoadFloat(z[i]) - max;
+  return total;
+}
+
+template <typename T>
+void RowScaledSoftmax(T* z, int64_t n, LogSum sum, float scale, float shift) {
   const auto softmax = [=](Vector logits) {
-    return Exp(logits - sum.max - sum.log_sum) * scale;
+    return Exp(logits - sum.max - sum.log_sum) * scale + shift;
   };
   ForVectors(
       n, [=](int64_t i) { StoreVector(softmax(LoadVector(z + i)), z + i); },
@@ -66,12 +80,17 @@ LogSum LogSumExp(const void* logits, bool bf16, int64_t n) {
               : RowLogSumExp(static_cast<const float*>(logits), n);
 }
 
-void ScaledSoftmax(void* logits, bool bf16, int64_t n, LogSum sum,
-                   float scale) {
+float SumBelow(const void* logits, bool bf16, int64_t n, float max) {
+  return bf16 ? RowSumBelow(static_cast<const uint16_t*>(logits), n, max)
+              : RowSumBelow(static_cast<const float*>(logits), n, max);
+}
+
+void ScaledSoftmax(void* logits, bool bf16, int64_t n, LogSum sum, float scale,
+                   float shift) {
   if (bf16) {
-    RowScaledSoftmax(static_cast<uint16_t*>(logits), n, sum, scale);
+    RowScaledSoftmax(static_cast<uint16_t*>(logits), n, sum, scale, shift);
   } else {
-    RowScaledSoftmax(static_cast<float*>(logits), n, sum, scale);
+    RowScaledSoftmax(static_cast<float*>(logits), n, sum, scale, shift);
   }
 }
 

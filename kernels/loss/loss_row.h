@@ -17,20 +17,26 @@ struct LogSum {
 };
 
 using LogSumExpFunction = LogSum(const void* logits, bool bf16, int64_t n);
-// logits = exp(logits - max - log_sum) * scale, rounded.
+// The sum of logits - max.
+using SumBelowFunction = float(const void* logits, bool bf16, int64_t n,
+                               float max);
+// logits = exp(logits - max - log_sum) * scale + shift, rounded.
 using ScaledSoftmaxFunction = void(void* logits, bool bf16, int64_t n,
-                                   LogSum sum, float scale);
+                                   LogSum sum, float scale, float shift);
 
 namespace baseline {
 LogSumExpFunction LogSumExp;
+SumBelowFunction SumBelow;
 ScaledSoftmaxFunction ScaledSoftmax;
 }  // namespace baseline
 namespace avx2 {
 LogSumExpFunction LogSumExp;
+SumBelowFunction SumBelow;
 ScaledSoftmaxFunction ScaledSoftmax;
 }  // namespace avx2
 namespace avx512 {
 LogSumExpFunction LogSumExp;
+SumBelowFunction SumBelow;
 ScaledSoftmaxFunction ScaledSoftmax;
 }  // namespace avx512
 

@@ -1,6 +1,7 @@
 #include "kernels/loss/loss.h"
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -87,6 +88,16 @@ std::vector<OpCase> Cases() {
           TensorType(DType::kF32, {shapes.vocabulary, shapes.width}));
       cases.push_back(backward);
     }
+    for (const auto& [smoothing, z_loss] :
+         {std::pair(0.1, 0.0), std::pair(0.0, 1e-2), std::pair(0.2, 1e-3)}) {
+      OpCase forward = Forward({dtype, 10, 131, 36, 4, SomeTargets(10, 131)});
+      OpCase backward = Backward({dtype, 10, 131, 36, 4, SomeTargets(10, 131)});
+      for (OpCase* op_case : {&forward, &backward}) {
+        op_case->attributes.SetDouble("label_smoothing", smoothing)
+            .SetDouble("z_loss", z_loss);
+        cases.push_back(*op_case);
+      }
+    }
     // A dweight in the compute dtype.
     OpCase same = Backward({dtype, 10, 31, 36, 16, SomeTargets(10, 31)});
     same.attributes.SetString("dtype", DTypeName(dtype));
@@ -136,12 +147,18 @@ TEST(Loss, HugeLogitsStayFinite) {
 }
 
 // In FP64, the derivative of 8 / 4 * loss by central differences.
-TEST(LossGradient, MatchesFiniteDifferences) {
+void CheckDerivative(const Attributes& more) {
   const Shapes shapes = {DType::kF64, 5, 6, 3, 2, SomeTargets(5, 6)};
+  const auto with = [&](OpCase op_case) {
+    op_case.attributes
+        .SetDouble("label_smoothing", more.Double("label_smoothing"))
+        .SetDouble("z_loss", more.Double("z_loss"));
+    return op_case;
+  };
   const auto gradients =
-      Evaluate(Backward(shapes), LossReferenceKernels(), true);
+      Evaluate(with(Backward(shapes)), LossReferenceKernels(), true);
   for (int operand = 0; operand < 2; ++operand) {
-    OpCase forward = Forward(shapes);
+    OpCase forward = with(Forward(shapes));
     std::vector<double>& values = forward.operands[operand].values;
     for (size_t i = 0; i < values.size(); ++i) {
       const double value = values[i];
@@ -155,6 +172,12 @@ TEST(LossGradient, MatchesFiniteDifferences) {
           << "operand " << operand << " element " << i;
     }
   }
+}
+
+TEST(LossGradient, MatchesFiniteDifferences) {
+  CheckDerivative(Attributes());
+  CheckDerivative(Attributes().SetDouble("label_smoothing", 0.3));
+  CheckDerivative(Attributes().SetDouble("z_loss", 0.05));
 }
 
 TEST(Loss, TheChunkSizeDoesNotChangeTheBits) {
@@ -225,11 +248,15 @@ TEST(LossRow, EveryTargetAgrees) {
                                  &avx512::LogSumExp)(z.data(), false, z.size());
     EXPECT_EQ(row.max, kLargest);
     EXPECT_NEAR(row.log_sum, log_sum, 1e-6);
+    EXPECT_NEAR(
+        ForTarget(target, &baseline::SumBelow, &avx2::SumBelow,
+                  &avx512::SumBelow)(z.data(), false, z.size(), row.max),
+        -4.0 * 53 * 52 / 2, 1e-2);
     std::vector<float> p = z;
     ForTarget(target, &baseline::ScaledSoftmax, &avx2::ScaledSoftmax,
-              &avx512::ScaledSoftmax)(p.data(), false, p.size(), row, 3);
+              &avx512::ScaledSoftmax)(p.data(), false, p.size(), row, 3, 0.5f);
     for (size_t i = 0; i < z.size(); ++i) {
-      const double truth = 3 * std::exp(z[i] - kLargest - log_sum);
+      const double truth = 3 * std::exp(z[i] - kLargest - log_sum) + 0.5;
       EXPECT_NEAR(p[i], truth, 1e-6);
     }
   }
@@ -246,6 +273,14 @@ TEST(Loss, InferenceNamesWhatIsWrong) {
             "cross_entropy_head: attribute chunk_rows is 0, must be at least "
             "1");
   const Attributes chunks = Attributes().SetInt("chunk_rows", 2);
+  Attributes smooth = chunks;
+  smooth.SetDouble("label_smoothing", 1);
+  EXPECT_EQ(
+      InferResults(*Head(), smooth,
+                   {x, TensorType(DType::kF32, {9, 3}), targets}, &results)
+          .message(),
+      "cross_entropy_head: attribute label_smoothing is 1, must be in "
+      "[0, 1)");
   EXPECT_FALSE(InferResults(*Head(), chunks,
                             {x, TensorType(DType::kF32, {9, 4}), targets},
                             &results)

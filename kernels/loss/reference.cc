@@ -46,7 +46,12 @@ void Head(const ReferenceCall& call) {
   for (int64_t n = 0; n < call.operand(0).dim(0); ++n) {
     const int64_t target = TargetOf(call, n);
     if (target < 0) continue;
-    loss += Logits(call, n, &z) - z[target];
+    const double smoothing = call.attributes().Double("label_smoothing");
+    const double lse = Logits(call, n, &z);
+    double mean = 0;
+    for (const double logit : z) mean += logit / z.size();
+    loss += lse - (1 - smoothing) * z[target] - smoothing * mean +
+            call.attributes().Double("z_loss") * lse * lse;
     ++count;
   }
   call.result(0).Set(loss, 0);
@@ -65,11 +70,14 @@ void HeadGradient(const ReferenceCall& call) {
     std::vector<double> dx(width);
     const int64_t target = TargetOf(call, n);
     if (target >= 0) {
+      const double smoothing = call.attributes().Double("label_smoothing");
       const double lse = Logits(call, n, &z);
       for (int64_t v = 0; v < weight.dim(0); ++v) {
-        const double p = std::exp(z[v] - lse);
-        const double dz =
-            RoundTo(x.dtype(), (p - (v == target ? 1 : 0)) * scale);
+        const double p = std::exp(z[v] - lse) *
+                         (1 + 2 * call.attributes().Double("z_loss") * lse);
+        const double wanted =
+            (v == target ? 1 - smoothing : 0) + smoothing / z.size();
+        const double dz = RoundTo(x.dtype(), (p - wanted) * scale);
         for (int64_t c = 0; c < width; ++c) {
           dx[c] += dz * weight.Get(v, c);
           dweight[v * width + c] += dz * x.Get(n, c);

@@ -161,6 +161,8 @@ TEST_F(BadInputTest, Fields) {
        "optimizer.kind cannot be \"ADAMAX\"|ADAMW, SGD, ADAM, LION"},
       {"moments in FP16", "precision.moments=FP16",
        "precision.moments is FP16|use FP32 or BF16"},
+      {"all smoothing", "loss.label_smoothing=1",
+       "loss.label_smoothing is 1|[0, 1)"},
       {"beta of one", "optimizer.beta2=1", "optimizer.beta2 is 1|[0, 1)"},
       {"empty micro-batch", "data.micro_batch_size=-1",
        "data.micro_batch_size is -1|1 or more"},

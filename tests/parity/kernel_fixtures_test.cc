@@ -236,7 +236,9 @@ TEST(KernelFixtures, CrossEntropy) {
   for (const Kernels& kernels :
        std::initializer_list<Kernels>{LossReferenceKernels(), LossCpuKernels(),
                                       OnCuda(LossCudaKernels())}) {
-    for (const std::string name : {"cross_entropy", "cross_entropy_large"}) {
+    for (const std::string name :
+         {"cross_entropy", "cross_entropy_large", "cross_entropy_smoothed",
+          "cross_entropy_z_loss"}) {
       const OperandCase logits = Ops().Operand(name + "/logits", DType::kF32);
       const int64_t size = logits.type.dim(1);
       Values identity(size * size);
@@ -244,7 +246,11 @@ TEST(KernelFixtures, CrossEntropy) {
       const double weight = Ops().Get(name + "/weight")[0];
       const auto results = Launch(
           kernels, "cross_entropy_head_gradient",
-          Attributes().SetInt("chunk_rows", 4),
+          Attributes()
+              .SetInt("chunk_rows", 4)
+              .SetDouble("label_smoothing",
+                         Ops().json()[name]["label_smoothing"])
+              .SetDouble("z_loss", Ops().json()[name]["z_loss"]),
           {logits, OperandCase(TensorType(DType::kF32, {size, size}), identity),
            Ops().Operand(name + "/targets", DType::kI32),
            OperandCase(TensorType(DType::kF32, {}), Values{1}),
