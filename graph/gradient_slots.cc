@@ -471,8 +471,8 @@ absl::Status GradientSlots::Complete(ValueId value, ValueId* gradient) {
     return absl::FailedPreconditionError(absl::StrCat(
         "parameter ", missing[0]->name,
         " gets no gradient: nothing that the loss depends on uses it; freeze "
-        "it, take it out of the model, or set zero_unused to train with a "
-        "gradient of zero"));
+        "it, take it out of the model, or allow it (optimizer.allow_unused) to "
+        "train with a gradient of zero"));
   }
   if (slot->buffer == kNone) Allocate(*slot);
   for (Range* range : missing) {

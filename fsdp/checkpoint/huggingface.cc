@@ -134,6 +134,7 @@ absl::StatusOr<std::map<const Parameter*, StoredTensor>> MatchParameters(
   std::map<const Parameter*, StoredTensor> matched;
   std::set<std::string> known;
   for (const Parameter* parameter : model.parameters()) {
+    if (parameter->adapter) continue;
     StoredTensor tensor;
     for (const std::string& name : NamesOf(*parameter, model)) {
       const auto it = folder.tensors().find(name);
@@ -182,13 +183,16 @@ absl::Status LoadHuggingFaceWeights(const std::string& folder,
   SG_ASSIGN_OR_RETURN(const auto matched,
                       MatchParameters(*opened, *plan.model));
   return ShardWriter(plan, shard, executor)
-      .Fill(ShardKind::kMaster, [&](const Parameter& parameter, int64_t begin,
-                                    absl::Span<float> values) {
-        const StoredTensor& tensor = matched.at(&parameter);
-        ReadAsFloat(*tensor.entry->dtype, tensor.file->Data(*tensor.entry),
-                    begin, values);
-        return absl::OkStatus();
-      });
+      .Fill(
+          ShardKind::kMaster,
+          [&](const Parameter& parameter, int64_t begin,
+              absl::Span<float> values) {
+            const StoredTensor& tensor = matched.at(&parameter);
+            ReadAsFloat(*tensor.entry->dtype, tensor.file->Data(*tensor.entry),
+                        begin, values);
+            return absl::OkStatus();
+          },
+          [](const Parameter& parameter) { return !parameter.adapter; });
 }
 
 }  // namespace shardgraph

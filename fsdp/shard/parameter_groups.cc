@@ -64,6 +64,11 @@ absl::StatusOr<ParameterGroups> ParameterGroups::Create(
     for (const Parameter* parameter : matching)
       result.of_.emplace(parameter, kFrozenGroup);
   }
+  if (model.has_adapters()) {
+    for (const Parameter* parameter : model.parameters()) {
+      if (!parameter->adapter) result.of_.emplace(parameter, kFrozenGroup);
+    }
+  }
   if (result.of_.size() == model.parameters().size()) {
     return absl::InvalidArgumentError(
         "optimizer.frozen matches every parameter; leave something to train");

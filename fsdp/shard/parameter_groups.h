@@ -31,6 +31,7 @@ class ParameterGroups {
 
   // Without patterns, and without weight decay.
   ParameterGroups() : groups_(2) {}
+  // Of a model with adapters everything else is frozen.
   // Errors name the pattern and the remedy: one that is no regular expression
   // or matches nothing, too many, nothing left to train. `model` outlives the
   // groups.

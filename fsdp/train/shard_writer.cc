@@ -109,9 +109,11 @@ absl::Status ShardWriter::Fill(
     ShardKind kind,
     absl::FunctionRef<absl::Status(const Parameter& parameter, int64_t begin,
                                    absl::Span<float> values)>
-        fill) {
+        fill,
+    absl::FunctionRef<bool(const Parameter& parameter)> wanted) {
   std::vector<float> values;
   for (const HeldRange& range : Held()) {
+    if (!wanted(*range.parameter)) continue;
     for (int64_t begin = 0; begin < range.elements; begin += kChunk) {
       values.resize(std::min(kChunk, range.elements - begin));
       SG_RETURN_IF_ERROR(

@@ -64,13 +64,16 @@ class ShardWriter : public ShardReader {
   absl::Status Write(const HeldRange& range, int64_t begin,
                      absl::Span<const float> values, ShardKind kind);
 
-  // Fills every range piece by piece with `fill(parameter, first element,
-  // values)`; holds at most a few MiB.
+  // Fills every range of the parameters that `wanted` (if given) says piece by
+  // piece with `fill(parameter, first element, values)`; holds at most a few
+  // MiB.
   absl::Status Fill(
       ShardKind kind,
       absl::FunctionRef<absl::Status(const Parameter& parameter, int64_t begin,
                                      absl::Span<float> values)>
-          fill);
+          fill,
+      absl::FunctionRef<bool(const Parameter& parameter)> wanted =
+          [](const Parameter&) { return true; });
 
  private:
   absl::Status WriteShard(BufferId buffer, DType dtype, int64_t at,

@@ -178,13 +178,19 @@ class StepBuilder {
     AddLoss(forward.stats);
 
     DifferentiateOptions options;
+    options.zero_unused = config_.optimizer().allow_unused();
     for (size_t i = 0; i < layout_.units().size(); ++i) {
       if (!layout_.units()[i].trainable) continue;
       const ParameterGather::Gathered& gathered = source.gathered()[i];
       if (gathered.whole == kNone) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("no parameter of \"", layout_.units()[i].name,
-                         "\" is used by the model"));
+        if (!config_.optimizer().allow_unused()) {
+          return absl::FailedPreconditionError(absl::StrCat(
+              "no parameter of \"", layout_.units()[i].name,
+              "\" is used by the model; freeze them, or set "
+              "optimizer.allow_unused=true to train with zero gradients"));
+        }
+        ZeroGradient(i, last);
+        continue;
       }
       options.leaves.push_back(
           {ComesReduced() ? gathered.shard : gathered.whole,
@@ -208,6 +214,20 @@ class StepBuilder {
   // over the shard group: the gradient of its all_gather.
   bool ComesReduced() const {
     return layout_.shards() > 1 && !whole_ && !once_ && !rounds_;
+  }
+
+  // The gradient of a unit that nothing uses: nothing to reduce.
+  void ZeroGradient(int i, bool last) {
+    const FlatParameter& flat = layout_.units()[i].flat;
+    if (once_ && !last) return;
+    builder_.SetScope(flat.name);
+    builder_.SetUnit(unit_ids_[i]);
+    builder_.Emit1("fill", {},
+                   Attributes()
+                       .SetInts("shape", {flat.shard_numel})
+                       .SetString("dtype", DTypeName(DType::kF32)),
+                   Placement{step_.units[i].gradient, 0,
+                             TensorType(DType::kF32, {flat.shard_numel})});
   }
 
   // A unit's gradient goes into its shard, summed over all ranks.

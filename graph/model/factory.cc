@@ -83,18 +83,75 @@ absl::Status ModelFactory::AddChild(Layer& parent, absl::string_view name,
 
 const Parameter* ModelFactory::AddParameter(Layer& owner,
                                             absl::string_view name, Dims shape,
-                                            Parameter::Init init, double std) {
+                                            Parameter::Init init, double std,
+                                            bool adapter) {
   auto parameter = std::make_unique<Parameter>();
   parameter->name = JoinNames(owner.name(), name);
   parameter->shape = std::move(shape);
   parameter->init = init;
   parameter->std = std;
+  parameter->adapter = adapter;
   Claim(parameter->name);
   const Parameter* result = parameter.get();
   parts_->owned.push_back(std::move(parameter));
   parts_->parameters.push_back(result);
   owner.parameters_.push_back(result);
   return result;
+}
+
+absl::Status ModelFactory::SetLora(const LoraSpec& spec) {
+  lora_.emplace();
+  if (spec.rank() != 0) lora_->rank = spec.rank();
+  SG_RETURN_IF_ERROR(CheckSize("model.lora.rank", lora_->rank));
+  if (spec.has_alpha()) {
+    SG_RETURN_IF_ERROR(CheckPositive("model.lora.alpha", spec.alpha()));
+    lora_->scale = spec.alpha() / static_cast<double>(lora_->rank);
+  }
+  SG_RETURN_IF_ERROR(CheckRate("model.lora.dropout", spec.dropout()));
+  lora_->dropout = spec.dropout();
+  if (spec.modules().empty()) {
+    return absl::InvalidArgumentError(
+        "model.lora.modules is empty; give a regular expression of whole names "
+        "of linear modules, for example \".*(q_proj|v_proj)\"");
+  }
+  for (int i = 0; i < spec.modules_size(); ++i) {
+    try {
+      lora_patterns_.emplace_back(spec.modules(i), spec.modules(i));
+    } catch (const std::regex_error& error) {
+      return BadField(absl::StrCat("model.lora.modules[", i, "]"),
+                      absl::StrCat("\"", spec.modules(i), "\""),
+                      absl::StrCat("is no regular expression: ", error.what()));
+    }
+  }
+  lora_matched_.resize(lora_patterns_.size());
+  return absl::OkStatus();
+}
+
+const Lora* ModelFactory::LoraOf(const std::string& name) {
+  if (!lora_.has_value()) return nullptr;
+  linear_names_.push_back(name);
+  bool matches = false;
+  for (size_t i = 0; i < lora_patterns_.size(); ++i) {
+    if (!std::regex_match(name, lora_patterns_[i].second)) continue;
+    lora_matched_[i] = matches = true;
+  }
+  return matches ? &*lora_ : nullptr;
+}
+
+absl::Status ModelFactory::CheckLoraUsed() const {
+  for (size_t i = 0; i < lora_patterns_.size(); ++i) {
+    if (lora_matched_[i]) continue;
+    return BadField(
+        absl::StrCat("model.lora.modules[", i, "]"),
+        absl::StrCat("\"", lora_patterns_[i].first, "\""),
+        linear_names_.empty()
+            ? "the model has no linear modules"
+            : absl::StrCat("matches no linear module; it must match whole "
+                           "names such as \"",
+                           linear_names_.front(), "\" or \"",
+                           linear_names_.back(), "\""));
+  }
+  return absl::OkStatus();
 }
 
 void ModelFactory::ShareParameter(Layer& owner, absl::string_view name,

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <regex>
 #include <set>
 #include <string>
 #include <utility>
@@ -43,6 +45,13 @@ struct ModelParts {
   bool wants_positions = false;  // a layer reads EmitContext::positions
 };
 
+// LoraSpec, checked and with its defaults.
+struct Lora {
+  int64_t rank = 8;
+  double scale = 1;  // alpha / rank
+  double dropout = 0;
+};
+
 class ModelFactory {
  public:
   explicit ModelFactory(ModelParts* parts) : parts_(parts) {}
@@ -51,7 +60,14 @@ class ModelFactory {
   absl::StatusOr<std::unique_ptr<Layer>> MakeRoot(const ModuleSpec& spec,
                                                   const std::string& path);
 
+  // Before MakeRoot: adapters on the linear modules that a pattern matches; an
+  // error names the field of `model.lora`. After it: whether each has matched.
+  absl::Status SetLora(const LoraSpec& spec);
+  absl::Status CheckLoraUsed() const;
+
   // --- For the Make functions.
+  // The adapter of the linear module `name`; null: none.
+  const Lora* LoraOf(const std::string& name);
   // Child number `index` of `parent`, of the given spec, under `name` (its own,
   // or its number in a list). Reads and advances stream().
   absl::Status AddChild(Layer& parent, absl::string_view name, int index,
@@ -71,7 +87,7 @@ class ModelFactory {
   // MakeRoot returns.
   const Parameter* AddParameter(Layer& owner, absl::string_view name,
                                 Dims shape, Parameter::Init init,
-                                double std = 0);
+                                double std = 0, bool adapter = false);
   // Lets `owner` share `parameter` under the name "<owner's name>.<name>".
   void ShareParameter(Layer& owner, absl::string_view name,
                       const Parameter* parameter);
@@ -105,6 +121,10 @@ class ModelFactory {
   std::set<std::string> module_names_;
   std::set<std::string> parameter_names_;
   std::map<std::string, const Parameter*> tables_;
+  std::optional<Lora> lora_;
+  std::vector<std::pair<std::string, std::regex>> lora_patterns_;
+  std::vector<bool> lora_matched_;  // by pattern
+  std::vector<std::string> linear_names_;
   absl::Status status_;  // the first error of the functions without one
 };
 

@@ -1,5 +1,6 @@
 #include "graph/model/layers_linear.h"
 
+#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -33,18 +34,51 @@ LinearLayer::LinearLayer(LayerInfo info, ModelFactory& factory,
     bias_ = factory.AddParameter(*this, "bias", {options.out},
                                  Parameter::Init::kZeros);
   }
+  const Lora* const lora = factory.LoraOf(name());
+  if (lora == nullptr) return;
+  lora_ = *lora;
+  // The deviation of PEFT's uniform numbers.
+  lora_a_ = factory.AddParameter(
+      *this, "lora_A.weight", {lora_.rank, options.in},
+      Parameter::Init::kNormal,
+      1 / std::sqrt(3.0 * static_cast<double>(options.in)), /*adapter=*/true);
+  lora_b_ =
+      factory.AddParameter(*this, "lora_B.weight", {options.out, lora_.rank},
+                           Parameter::Init::kZeros, 0, /*adapter=*/true);
 }
 
 ValueId LinearLayer::Emit(EmitContext& context, ValueId x) const {
   const ValueId weight = context.source.Get(*weight_);
   const ValueId bias = bias_ == nullptr ? kNone : context.source.Get(*bias_);
-  return EmitProduct(context, x, weight, bias, input_major_);
+  const ValueId y = EmitProduct(context, x, weight, bias, input_major_);
+  if (!has_adapter()) return y;
+  return context.builder.Emit1("add", {y, EmitAdapter(context, x)});
+}
+
+ValueId LinearLayer::EmitAdapter(EmitContext& context, ValueId x) const {
+  GraphBuilder& builder = context.builder;
+  const ValueId dropped = EmitDropout(context, x, lora_.dropout,
+                                      absl::StrCat(site(), "/lora_dropout"));
+  ValueId inner = EmitProduct(context, dropped, context.source.Get(*lora_a_),
+                              kNone, /*input_major=*/false);
+  if (lora_.scale != 1) {
+    const ValueId scale =
+        builder.Emit1("fill", {},
+                      Attributes()
+                          .SetInts("shape", {})
+                          .SetString("dtype", DTypeName(DType::kF32))
+                          .SetDouble("value", lora_.scale));
+    inner = builder.Emit1("scale", {inner, scale});
+  }
+  return EmitProduct(context, inner, context.source.Get(*lora_b_), kNone,
+                     /*input_major=*/false);
 }
 
 void StackLinears(absl::Span<const LinearLayer* const> layers,
                   ModelFactory& factory) {
   std::vector<const Parameter*> weights, biases;
   for (const LinearLayer* layer : layers) {
+    if (layer->has_adapter()) return;
     weights.push_back(layer->weight());
     if (layer->bias() != nullptr) biases.push_back(layer->bias());
   }
@@ -57,6 +91,7 @@ std::optional<ValueId> EmitStackedLinears(
     absl::Span<const LinearLayer* const> layers) {
   std::vector<const Parameter*> weights, biases;
   for (const LinearLayer* layer : layers) {
+    if (layer->has_adapter()) return std::nullopt;
     weights.push_back(layer->weight());
     if (layer->bias() != nullptr) biases.push_back(layer->bias());
   }

@@ -27,14 +27,20 @@ class LinearLayer : public Layer {
 
   const Parameter* weight() const { return weight_; }
   const Parameter* bias() const { return bias_; }  // null: none
+  bool has_adapter() const { return lora_a_ != nullptr; }
 
  protected:
   ValueId Emit(EmitContext& context, ValueId x) const override;
 
  private:
+  ValueId EmitAdapter(EmitContext& context, ValueId x) const;
+
   bool input_major_;
   const Parameter* weight_;
   const Parameter* bias_ = nullptr;
+  Lora lora_;
+  const Parameter* lora_a_ = nullptr;  // null: no adapter
+  const Parameter* lora_b_ = nullptr;
 };
 
 // Class name of a linear module as Hugging Face has it.
@@ -42,8 +48,8 @@ inline const char* LinearClassName(bool input_major) {
   return input_major ? "Conv1D" : "Linear";
 }
 
-// Declares that weights, and biases if there are any, lie side by side.
-// All layers are output-major; all have a bias or none has.
+// Declares that weights, and biases if there are any, lie side by side, unless
+// one has an adapter. All layers are output-major; all have a bias or none has.
 void StackLinears(absl::Span<const LinearLayer* const> layers,
                   ModelFactory& factory);
 

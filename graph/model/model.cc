@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -113,6 +114,11 @@ int64_t Model::numel() const {
   return total;
 }
 
+bool Model::has_adapters() const {
+  return std::any_of(parameters().begin(), parameters().end(),
+                     [](const Parameter* p) { return p->adapter; });
+}
+
 absl::StatusOr<ModuleSpec> ExpandModel(const ModelSpec& spec) {
   ModuleSpec module;
   switch (spec.kind_case()) {
@@ -141,9 +147,11 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelSpec& spec) {
   SG_ASSIGN_OR_RETURN(const ModuleSpec module, ExpandModel(spec));
   ModelParts parts;
   ModelFactory factory(&parts);
+  if (spec.has_lora()) SG_RETURN_IF_ERROR(factory.SetLora(spec.lora()));
   const FieldNames names = NamesOf(spec);
   SG_ASSIGN_OR_RETURN(std::unique_ptr<Layer> root,
                       factory.MakeRoot(module, names.root));
+  SG_RETURN_IF_ERROR(factory.CheckLoraUsed());
   if (names.positions[0] != 0) parts.positions_field = names.positions;
   return std::make_unique<TreeModel>(std::move(parts), std::move(root));
 }

@@ -30,7 +30,8 @@ struct Parameter {
              // first owner when tied
   Dims shape;
   Init init = Init::kZeros;
-  double std = 0;  // of kNormal
+  double std = 0;        // of kNormal
+  bool adapter = false;  // of LoRA: trained, while nothing else is
 
   int64_t numel() const { return NumElements(shape); }
 };
@@ -143,6 +144,8 @@ class Model {
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_positions() const = 0;  // 0: no limit of its own
   int64_t numel() const;
+  // Whether any parameter is one of an adapter.
+  bool has_adapters() const;
 
   // Appends the forward nodes to the builder's current phase. Errors (a
   // sequence longer than the positions) name the field, the value and the

@@ -197,7 +197,8 @@ class RankRun {
     const CheckpointSpec& spec = config_.checkpoint();
     const std::string& from = spec.initialize_from();
     const bool checkpoint = ResolveCheckpoint(from).ok();
-    if (from.empty() || checkpoint) {
+    // What a Hugging Face folder holds comes after: adapters stay.
+    if (from.empty() || checkpoint || plan_->model->has_adapters()) {
       SG_RETURN_IF_ERROR(InitializeParameters(*plan_, config_.run().seed(),
                                               shard(), *executor_));
     }
