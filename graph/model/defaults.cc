@@ -101,4 +101,13 @@ void FillDefaults(ModuleSpec* module) {
   if (module->class_name().empty()) module->set_class_name(class_name);
 }
 
+int64_t LoraRank(const LoraSpec& spec) {
+  return spec.rank() == 0 ? 8 : spec.rank();
+}
+
+double LoraScale(const LoraSpec& spec) {
+  return spec.has_alpha() ? spec.alpha() / static_cast<double>(LoraRank(spec))
+                          : 1;
+}
+
 }  // namespace shardgraph

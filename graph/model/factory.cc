@@ -4,6 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "graph/model/defaults.h"
 #include "graph/model/fields.h"
 #include "kernels/status_macros.h"
 
@@ -101,12 +102,11 @@ const Parameter* ModelFactory::AddParameter(Layer& owner,
 
 absl::Status ModelFactory::SetLora(const LoraSpec& spec) {
   lora_.emplace();
-  if (spec.rank() != 0) lora_->rank = spec.rank();
+  lora_->rank = LoraRank(spec);
+  lora_->scale = LoraScale(spec);
   SG_RETURN_IF_ERROR(CheckSize("model.lora.rank", lora_->rank));
-  if (spec.has_alpha()) {
+  if (spec.has_alpha())
     SG_RETURN_IF_ERROR(CheckPositive("model.lora.alpha", spec.alpha()));
-    lora_->scale = spec.alpha() / static_cast<double>(lora_->rank);
-  }
   SG_RETURN_IF_ERROR(CheckRate("model.lora.dropout", spec.dropout()));
   lora_->dropout = spec.dropout();
   if (spec.modules().empty()) {

@@ -47,7 +47,7 @@ struct ModelParts {
 
 // LoraSpec, checked and with its defaults.
 struct Lora {
-  int64_t rank = 8;
+  int64_t rank = 0;
   double scale = 1;  // alpha / rank
   double dropout = 0;
 };

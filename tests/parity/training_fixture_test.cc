@@ -255,5 +255,53 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, TrainingFixtureTest,
                            return std::string(info.param.name);
                          });
 
+// Adapters: nothing else moves by a bit, and nothing else has gradients,
+// masters beside what computes, or moments.
+TEST(LoraFixtureTest, AdamWOnAdaptersAlone) {
+  const nlohmann::json lora = ReadFixtureJson("lora.json");
+  const std::string name = lora["model"];
+  const FixtureModel* model = nullptr;
+  for (const FixtureModel& candidate : FixtureModels())
+    if (candidate.name == name) model = &candidate;
+  ASSERT_NE(model, nullptr);
+  Fixture fixture(*model);
+  const auto tensors = ReadFixtureTensors("lora.safetensors");
+  std::map<std::string, Elements> updates;
+  for (const auto& [key, values] : tensors) {
+    if (key.rfind("initial/", 0) == 0) fixture.weights[key.substr(8)] = values;
+    if (key.rfind("update/", 0) == 0) updates[key.substr(7)] = values;
+  }
+  for (const std::string compute : {"FP32", "BF16"}) {
+    TrainConfig config = Config(
+        fixture, compute, "optimizer { kind: ADAMW max_gradient_norm: 0 }");
+    LoraSpec* spec = config.mutable_model()->mutable_lora();
+    spec->add_modules(std::string(lora["modules"]));
+    spec->set_rank(lora["rank"]);
+    spec->set_alpha(lora["alpha"]);
+    OptimizerSpec* optimizer = config.mutable_optimizer();
+    optimizer->set_learning_rate(lora["learning_rate"]);
+    optimizer->set_weight_decay(lora["weight_decay"]);
+    config.mutable_run()->set_steps(lora["steps"]);
+    for (const int world : {1, 3}) {
+      SCOPED_TRACE(absl::StrCat(compute, ", world ", world));
+      const TrainingRunResult run = TrainOnSteps(fixture, config, world);
+      ExpectLosses(run.losses, lora["losses_fp64"],
+                   compute == "FP32" ? 1e-5 : 2e-2);
+      for (const auto& [parameter, weights] : run.weights) {
+        if (updates.count(parameter) == 0) {
+          EXPECT_EQ(weights, run.initial.at(parameter)) << parameter;
+          continue;
+        }
+        if (compute != "FP32") continue;
+        const Elements& truth = updates.at(parameter);
+        EXPECT_LE(L2Distance(UpdateOf(run, parameter), truth),
+                  1e-3 * L2Norm(truth))
+            << parameter;
+      }
+      EXPECT_EQ(run.gradients.size() > 0, true);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shardgraph

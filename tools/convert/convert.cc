@@ -116,6 +116,7 @@ absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options) {
   SG_ASSIGN_OR_RETURN(ModelWeights weights, Open(options.from, &checkpoint));
   std::string format = options.format;
   if (format.empty()) format = checkpoint ? kHuggingFace : kCheckpoint;
+  if (format == kHuggingFace) SG_RETURN_IF_ERROR(MergeAdapters(&weights));
   DType dtype;
   if (ParseDType(options.dtype, &dtype))
     weights.source = CastWeights(std::move(weights.source), dtype);

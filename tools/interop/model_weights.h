@@ -39,6 +39,11 @@ absl::StatusOr<ModelWeights> OpenCheckpointWeights(const std::string& path);
 // the vocabulary are left out.
 absl::StatusOr<ModelWeights> OpenLlmcModel(const std::string& path);
 
+// The weights of a model with adapters (LoraSpec) merged into it: W + alpha /
+// rank x B A in FP32, rounded once to W's dtype; no adapters are left. `weights`
+// then says so in config and model too.
+absl::Status MergeAdapters(ModelWeights* weights);
+
 // The same weights in F32, BF16 or F16, each rounded once through F32.
 std::unique_ptr<WeightSource> CastWeights(std::unique_ptr<WeightSource> source,
                                           DType dtype);
