@@ -43,7 +43,7 @@ TEST(GradientRulesTest, EveryOpIsDecided) {
       "add_layer_norm", "add_rms_norm", "matmul_pointwise",
       // updates of state
       "accumulate", "adamw", "advance_state", "finish_gradients", "kv_write",
-      "sgd", "sum_of_squares",
+      "lion", "sgd", "sum_of_squares", "update_loss_scale",
       // collectives between forward and loss
       "all_reduce", "all_to_all", "reduce_scatter", "sum_pieces"};
   for (const OpDef* op : AllOps()) {
