@@ -109,6 +109,9 @@ class ReductionVerifier {
       SG_RETURN_IF_ERROR(CheckNorm(graph_.values[node.operands[0]]));
     } else if (node.op->name == "accumulate") {
       SG_RETURN_IF_ERROR(Accumulate(node, &made));
+    } else if (node.op->name == "fill" && world_ != nullptr &&
+               node.attributes.Double("value") == 0) {
+      made.push_back(Zeros(node));
     }
     SG_RETURN_IF_ERROR(CheckShardIsKept(node, made));
     for (ValueId id : node.results) {
@@ -129,6 +132,19 @@ class ReductionVerifier {
     sum.begin = value.begin();
     sum.end = value.end();
     return sum;
+  }
+
+  // The sum of zeros of all ranks and micro-batches, unless they take the place
+  // of another.
+  Sum Zeros(const Node& node) const {
+    Sum zeros = SumOf(node.results[0]);
+    zeros.over = {world_};
+    zeros.accumulated =
+        std::all_of(sums_.begin(), sums_.end(), [&](const Sum& sum) {
+          return !Overlaps(sum, graph_.values[node.results[0]]) ||
+                 sum.over == zeros.over;
+        });
+    return zeros;
   }
 
   absl::Status Reduce(const Node& node, const Group& group,
