@@ -1,6 +1,7 @@
 #include "graph/model/factory.h"
 
 #include <algorithm>
+#include <regex>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -116,7 +117,8 @@ absl::Status ModelFactory::SetLora(const LoraSpec& spec) {
   }
   for (int i = 0; i < spec.modules_size(); ++i) {
     try {
-      lora_patterns_.emplace_back(spec.modules(i), spec.modules(i));
+      std::regex checked(spec.modules(i));
+      lora_patterns_.push_back(spec.modules(i));
     } catch (const std::regex_error& error) {
       return BadField(absl::StrCat("model.lora.modules[", i, "]"),
                       absl::StrCat("\"", spec.modules(i), "\""),
@@ -132,7 +134,7 @@ const Lora* ModelFactory::LoraOf(const std::string& name) {
   linear_names_.push_back(name);
   bool matches = false;
   for (size_t i = 0; i < lora_patterns_.size(); ++i) {
-    if (!std::regex_match(name, lora_patterns_[i].second)) continue;
+    if (!std::regex_match(name, std::regex(lora_patterns_[i]))) continue;
     lora_matched_[i] = matches = true;
   }
   return matches ? &*lora_ : nullptr;
@@ -143,7 +145,7 @@ absl::Status ModelFactory::CheckLoraUsed() const {
     if (lora_matched_[i]) continue;
     return BadField(
         absl::StrCat("model.lora.modules[", i, "]"),
-        absl::StrCat("\"", lora_patterns_[i].first, "\""),
+        absl::StrCat("\"", lora_patterns_[i], "\""),
         linear_names_.empty()
             ? "the model has no linear modules"
             : absl::StrCat("matches no linear module; it must match whole "

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <regex>
 #include <set>
 #include <string>
 #include <utility>
@@ -122,7 +121,7 @@ class ModelFactory {
   std::set<std::string> parameter_names_;
   std::map<std::string, const Parameter*> tables_;
   std::optional<Lora> lora_;
-  std::vector<std::pair<std::string, std::regex>> lora_patterns_;
+  std::vector<std::string> lora_patterns_;
   std::vector<bool> lora_matched_;  // by pattern
   std::vector<std::string> linear_names_;
   absl::Status status_;  // the first error of the functions without one
