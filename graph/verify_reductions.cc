@@ -110,6 +110,8 @@ class ReductionVerifier {
     } else if (node.op->name == "accumulate") {
       SG_RETURN_IF_ERROR(Accumulate(node, &made));
     } else if (node.op->name == "fill" && world_ != nullptr &&
+               graph_.buffer_of(node.results[0]).kind ==
+                   MemoryKind::kGradientShard &&
                node.attributes.Double("value") == 0) {
       made.push_back(Zeros(node));
     }

@@ -114,8 +114,7 @@ absl::Status Plan(const std::string& unused,
   return Verify(plan);
 }
 
-// One parameter of a unit, and all of one (the last norm and the head are a
-// unit of their own: the root).
+// One parameter of a unit, and all of one.
 TEST(BuildStep, ParametersWithoutAGradientAreAnErrorOrZero) {
   for (const char* unused : {"h.1.mlp.c_fc.bias", "transformer.h.1."}) {
     SCOPED_TRACE(unused);

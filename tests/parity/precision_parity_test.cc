@@ -139,13 +139,15 @@ class Overflows {
                         ? 1
                         : 0.1f * RandomNormal(key, i);
       // In F16 the sum with the position leaves the range, in F32 the mean of
-      // the first norm.
+      // the first norm. Signs alternate in F16, so that norms see no constant.
       const int64_t width = parameter.shape.back();
+      const auto fill = [&](int64_t row, float value) {
+        for (int64_t c = 0; c < width; ++c)
+          values[row * width + c] = fp16 && c % 2 == 1 ? -value : value;
+      };
       if (parameter.name == "transformer.wte.weight")
-        std::fill_n(values.begin() + kToken * width, width,
-                    fp16 ? 60000.0f : 3e38f);
-      if (parameter.name == "transformer.wpe.weight" && fp16)
-        std::fill_n(values.begin() + 5 * width, width, 6000.0f);
+        fill(kToken, fp16 ? 60000.0f : 3e38f);
+      if (parameter.name == "transformer.wpe.weight" && fp16) fill(5, 6000.0f);
       return values;
     };
   }
