@@ -118,7 +118,8 @@ void AddPlanned(const StepPlan& plan, const char* phase, int64_t times,
   }
 }
 
-// Each step, the first and a replayed one, of every rank.
+// Each step, the first and a replayed one, of every rank. In a world of four
+// each strategy is tried in one way.
 TEST(Communication, IsWhatThePlanSays) {
   constexpr int kMicroBatches = 3;
   const std::vector<std::vector<std::string>> strategies = {
@@ -130,18 +131,22 @@ TEST(Communication, IsWhatThePlanSays) {
       {"shard.strategy=NO_SHARD"},
       {"shard.strategy=HYBRID", "shard.shard_group_size=2"},
   };
+  int turn = 0;
   for (const int world : {2, 4}) {
     for (const std::vector<std::string>& strategy : strategies) {
+      int choice = 0;
+      ++turn;
       for (const std::vector<std::string>& way :
            {std::vector<std::string>{},
             std::vector<std::string>{"precision.reduce=BF16",
                                      "precision.compute=BF16"},
             std::vector<std::string>{"shard.reduce_once=true"}}) {
+        if (choice++ != turn % 3 && world == 4) continue;
         std::vector<std::string> overrides = strategy;
         overrides.insert(overrides.end(), way.begin(), way.end());
         SCOPED_TRACE(
             absl::StrCat("world ", world, " ", absl::StrJoin(overrides, " ")));
-        overrides.push_back("run.steps=3");
+        overrides.push_back("run.steps=2");
         std::vector<Counts> counts(world), before(world);
         TrainingRunOptions options;
         options.world_size = world;
