@@ -48,9 +48,11 @@ class CountingCommunicator : public Communicator {
   }
   absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op,
                          Lane& lane) override {
-    const std::lock_guard<std::mutex> lock(mutex);
-    (*counts_)["all_reduce"] +=
-        2 * count * SizeOf(dtype) * (size() - 1) / size();
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      (*counts_)["all_reduce"] +=
+          2 * count * SizeOf(dtype) * (size() - 1) / size();
+    }
     return inner_->AllReduce(data, count, dtype, op, lane);
   }
   absl::Status AllToAll(const void* send, void* receive, int64_t count,
