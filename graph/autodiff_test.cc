@@ -292,7 +292,7 @@ TEST_F(UnusedTest, IsAnErrorThatNamesTheParameter) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("mlp.b"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("freeze"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("zero_unused"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("allow_unused"));
 }
 
 TEST_F(UnusedTest, IsZeroOnRequestAndPaddingIsNotWritten) {

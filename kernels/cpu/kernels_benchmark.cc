@@ -129,7 +129,7 @@ void RunSoftmax(benchmark::State& state) {
         BFloat16* row = logits.as<BFloat16>() + begin * kVocabulary;
         const LogSum sum =
             SG_BEST_CPU_TARGET(LogSumExp)(row, true, kVocabulary);
-        SG_BEST_CPU_TARGET(ScaledSoftmax)(row, true, kVocabulary, sum, 1);
+        SG_BEST_CPU_TARGET(ScaledSoftmax)(row, true, kVocabulary, sum, 1, 0);
       }
     });
   });
