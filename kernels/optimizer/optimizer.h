@@ -72,11 +72,13 @@
 //   Attributes: l2, and per group beta1, beta2, epsilon, weight_decay.
 //   torch.optim.AdamW's order of operations, or with l2 torch.optim.Adam's,
 //   whose decay goes through the moments:
-//     d     = gradient * [gradient_scale]        (l2: + [weight_decay] *
-//     master) p     = master * [1 - lr * weight_decay]   (l2: master) m     = m
-//     + [1 - beta1] * (d - m) v     = v * [beta2] + [1 - beta2] * d * d denom =
-//     sqrt(v) / [sqrt(1 - beta2_power * beta2)] + [epsilon] p     = p + [-lr /
-//     (1 - beta1_power * beta1)] * m / denom
+//     d = gradient * [gradient_scale]
+//     l2: d = d + [weight_decay] * master
+//     p = master * [1 - lr * weight_decay]           (l2: p = master)
+//     m = m + [1 - beta1] * (d - m)
+//     v = v * [beta2] + [1 - beta2] * d * d
+//     denom = sqrt(v) / [sqrt(1 - beta2_power * beta2)] + [epsilon]
+//     p = p + [-lr / (1 - beta1_power * beta1)] * m / denom
 //   beta powers are those before this step.
 //
 // sgd(master, gradient [, momentum_buffer] [, compute], learning_rate F32[8],

@@ -48,7 +48,7 @@ TEST(MergeAdapters, AddsTheProductToTheWeight) {
        {Case{"gpt2 { vocab_size: 11 n_positions: 4 n_embd: 6 n_layer: 1 "
              "n_head: 2 } lora { modules: '.*c_attn' rank: 2 alpha: 6 }",
              "transformer.h.0.attn.c_attn", true},
-        Case{"llama { vocab_size: 11 hidden_size: 6 intermediate_size: 9 "
+        Case{"llama { vocab_size: 11 hidden_size: 8 intermediate_size: 9 "
              "num_hidden_layers: 1 num_attention_heads: 2 } "
              "lora { modules: '.*(q_proj|down_proj)' rank: 2 alpha: 6 }",
              "model.layers.0.mlp.down_proj", false}}) {
