@@ -11,7 +11,7 @@
 namespace shardgraph {
 
 int64_t LibraryWorkspace(const TargetSpec& target, const Graph& graph,
-                         const Node& node) {
+                         const Node& node, int64_t needed) {
   static constexpr absl::string_view kProducts[] = {
       "matmul", "matmul_pointwise", "cross_entropy_head",
       "cross_entropy_head_gradient"};
@@ -30,7 +30,7 @@ int64_t LibraryWorkspace(const TargetSpec& target, const Graph& graph,
       largest = std::max(largest, type.num_elements());
   }
   return std::min<int64_t>(
-      budget->second,
+      std::max<int64_t>(budget->second - needed, 0),
       kLeast + kParts * static_cast<int64_t>(sizeof(float)) * largest);
 }
 
@@ -47,7 +47,7 @@ WorkspaceFunction KernelWorkspace(const KernelTable& table,
         kernel->workspace == nullptr
             ? 0
             : kernel->workspace(node.attributes, operands, results);
-    return needed + LibraryWorkspace(target, graph, node);
+    return needed + LibraryWorkspace(target, graph, node, needed);
   };
 }
 

@@ -15,12 +15,12 @@ namespace shardgraph {
 WorkspaceFunction KernelWorkspace(const KernelTable& table,
                                   const TargetSpec& target = TargetSpec());
 
-// Bytes that `node` is given on top of what its kernel needs, for the library
-// that multiplies there to choose from: the target's budget for "matmul" where
-// the node contains a product of matrices, less where its tensors are small;
-// else 0. Kernels get along without.
+// Bytes that `node` is given on top of the `needed` of its kernel, for the
+// library that multiplies there to choose from: what they leave of the target's
+// budget for "matmul" where the node contains a product of matrices, less where
+// its tensors are small; else 0. Kernels get along without.
 int64_t LibraryWorkspace(const TargetSpec& target, const Graph& graph,
-                         const Node& node);
+                         const Node& node, int64_t needed = 0);
 
 }  // namespace shardgraph
 
