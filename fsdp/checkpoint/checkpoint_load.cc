@@ -214,6 +214,18 @@ absl::StatusOr<std::optional<CheckpointManifest>> LoadNewestCheckpoint(
   return std::optional<CheckpointManifest>();
 }
 
+namespace {
+
+// "7, 3": of the mix of sources, in order.
+std::string SourceWeights(const DataSpec& data) {
+  return absl::StrJoin(data.sources(), ", ",
+                       [](std::string* out, const auto& source) {
+                         absl::StrAppend(out, source.weight());
+                       });
+}
+
+}  // namespace
+
 absl::Status CheckContinues(const CheckpointManifest& manifest,
                             const TrainConfig& config) {
   const TrainConfig& saved = manifest.config();
@@ -238,6 +250,21 @@ absl::Status CheckContinues(const CheckpointManifest& manifest,
   if (saved.data().sequence_length() != config.data().sequence_length()) {
     return differs("data.sequence_length", saved.data().sequence_length(),
                    config.data().sequence_length());
+  }
+  if (saved.data().mask_documents() != config.data().mask_documents()) {
+    return differs("data.mask_documents",
+                   saved.data().mask_documents() ? "true" : "false",
+                   config.data().mask_documents() ? "true" : "false");
+  }
+  // Folders may have moved; in another mix another sequence would come next.
+  const std::string weights = SourceWeights(saved.data());
+  if (weights != SourceWeights(config.data())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data.sources have weights [", SourceWeights(config.data()),
+        "], but the checkpoint of step ", manifest.step(), " was made with [",
+        weights,
+        "]; list the same sources, or start anew with "
+        "--resume=never"));
   }
   return absl::OkStatus();
 }
