@@ -8,7 +8,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/attention/cudnn_graph.h"
 #include "kernels/cuda/libraries.h"
+#include "kernels/cuda/per_device.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/status_macros.h"
@@ -32,22 +32,11 @@ class Library {
  public:
   // Of the current device.
   static absl::StatusOr<std::shared_ptr<Library>> Get() {
-    int device = 0;
-    SG_RETURN_IF_CUDA_ERROR(cudaGetDevice(&device));
-    static std::mutex mutex;
-    static std::map<int, std::weak_ptr<Library>> libraries;
-    const std::lock_guard<std::mutex> lock(mutex);
-    std::weak_ptr<Library>& known = libraries[device];
-    std::shared_ptr<Library> library = known.lock();
-    if (library == nullptr) {
+    return cuda::SharedByDevice<Library>([](Library& library) -> absl::Status {
       const absl::Status loaded = cuda::LoadCudnn();
       if (!loaded.ok()) return absl::UnimplementedError(loaded.message());
-      library = std::make_shared<Library>();
-      SG_RETURN_IF_ERROR(
-          CudnnStatus(cudnnCreate(&library->handle_), "cudnnCreate"));
-      known = library;
-    }
-    return library;
+      return CudnnStatus(cudnnCreate(&library.handle_), "cudnnCreate");
+    });
   }
 
   ~Library() {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/cuda/libraries.h"
+#include "kernels/cuda/per_device.h"
 #include "kernels/cuda/status.h"
 #include "kernels/status_macros.h"
 
@@ -133,20 +134,11 @@ class Library {
 
   // Of the current device.
   static absl::StatusOr<std::shared_ptr<Library>> Get() {
-    int device = 0;
-    SG_RETURN_IF_CUDA_ERROR(cudaGetDevice(&device));
-    static std::mutex mutex;
-    static std::map<int, std::weak_ptr<Library>> libraries;
-    const std::lock_guard<std::mutex> lock(mutex);
-    std::weak_ptr<Library>& known = libraries[device];
-    std::shared_ptr<Library> library = known.lock();
-    if (library == nullptr) {
+    return SharedByDevice<Library>([](Library& library) -> absl::Status {
       SG_RETURN_IF_ERROR(LoadCublasLt());
-      library = std::make_shared<Library>();
-      RETURN_IF_CUBLAS_ERROR(cublasLtCreate(&library->handle_));
-      known = library;
-    }
-    return library;
+      RETURN_IF_CUBLAS_ERROR(cublasLtCreate(&library.handle_));
+      return absl::OkStatus();
+    });
   }
 
   ~Library() {
