@@ -24,6 +24,7 @@
 #include "kernels/step_state.h"
 #include "tests/fake_cuda/control.h"
 #include "tests/harness/training_run.h"
+#include "tests/parity/overflows.h"
 #include "tests/parity/parity.h"
 
 namespace shardgraph {
@@ -32,19 +33,17 @@ namespace {
 using AfterStep = std::function<void(int rank, int64_t step, Executor& executor,
                                      const TrainingPlan& plan)>;
 
-// What the double finds is a failure. `cudnn_calls`: how often attention was
-// cuDNN's.
+// What the double finds is a failure. `options`: what the run is to be but for
+// its device. `cudnn_calls`: how often attention was cuDNN's.
 TrainingRunResult RunOnDouble(const TrainConfig& config, int world_size,
                               fake_cuda::Options world,
-                              AfterStep after_step = nullptr,
+                              TrainingRunOptions options,
                               int64_t* cudnn_calls = nullptr) {
   world.devices = world_size;
   fake_cuda::Reset(world);
   fake_cuda::TakeReport();
   InProcessStore store;
-  TrainingRunOptions options;
   options.world_size = world_size;
-  options.after_step = std::move(after_step);
   options.kernels = &CudaKernels();
   options.target.set_name("double");
   options.target.set_lanes(2);
@@ -78,8 +77,16 @@ TrainingRunResult RunOnDouble(const TrainConfig& config, int world_size,
 }
 
 TrainingRunResult RunOnDouble(const TrainConfig& config, int world_size,
+                              fake_cuda::Options world, AfterStep after_step) {
+  TrainingRunOptions options;
+  options.after_step = std::move(after_step);
+  return RunOnDouble(config, world_size, world, std::move(options));
+}
+
+TrainingRunResult RunOnDouble(const TrainConfig& config, int world_size,
                               uint64_t seed) {
-  return RunOnDouble(config, world_size, fake_cuda::Options{.seed = seed});
+  return RunOnDouble(config, world_size, fake_cuda::Options{.seed = seed},
+                     AfterStep());
 }
 
 // Small: a thread of a GPU costs the double as much as a call of a function.
@@ -184,9 +191,9 @@ TEST_P(CudaDouble, TrainsInBf16) {
       RunTraining(Config(GetParam(), 6, kSteps, bf16), options);
   ASSERT_TRUE(reference.ok()) << reference.status();
   int64_t cudnn_calls = 0;
-  const TrainingRunResult run =
-      RunOnDouble(Config(GetParam(), 3, kSteps, bf16), 2,
-                  fake_cuda::Options{.seed = 1}, nullptr, &cudnn_calls);
+  const TrainingRunResult run = RunOnDouble(Config(GetParam(), 3, kSteps, bf16),
+                                            2, fake_cuda::Options{.seed = 1},
+                                            TrainingRunOptions(), &cudnn_calls);
   EXPECT_GT(cudnn_calls, 0);
   ASSERT_EQ(run.losses.size(), reference->losses.size());
   for (int step = 0; step < kSteps; ++step)
@@ -210,6 +217,17 @@ TEST_P(CudaDouble, TrainsInFp16) {
   for (int step = 0; step < kSteps; ++step)
     EXPECT_NEAR(run.losses[step], reference->losses[step], 1e-2)
         << "step " << step;
+}
+
+// The first steps of the fixture: two overflows in a row, a growth, one more.
+TEST(CudaDoubleLossScale, FollowsGradScaler) {
+  Overflows run = Overflows::OfGradScaler(
+      {"model.gpt2.n_embd=24", "model.gpt2.n_layer=1", "data.batch_size=2",
+       "data.micro_batch_size=1", "data.sequence_length=8",
+       Long() ? "run.steps=40" : "run.steps=13"});
+  const TrainingRunResult result = RunOnDouble(
+      run.config(), 2, fake_cuda::Options{.seed = 1}, run.options());
+  EXPECT_EQ(result.losses.size(), Long() ? 40u : 13u);
 }
 
 // Moments rounded by chance are off by a unit where FP32 values differ in their

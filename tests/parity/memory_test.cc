@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <regex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -133,6 +135,103 @@ TEST(MemoryTest, StateIsSharedOut) {
     };
     const auto run = RunTraining(Config({"run.steps=1"}), options);
     ASSERT_TRUE(run.ok()) << run.status();
+  }
+}
+
+// Frozen parameters, and those below adapters, have neither gradient nor
+// moments, in BF16 no master either, and nothing of them is reduced, neither in
+// the plan nor in the arena that a run allocates; and they keep their bits.
+TEST(MemoryTest, WhatIsNotTrainedHasNeitherGradientNorState) {
+  struct Case {
+    int world;
+    std::vector<std::string> overrides;
+  };
+  const std::vector<Case> meshes = {
+      {1, {}},
+      {3, {"shard.strategy=FULL_SHARD"}},
+      {2, {"shard.strategy=SHARD_GRAD_OP", "precision.reduce=BF16"}},
+      {2, {"shard.strategy=ZERO1", "shard.reduce_once=true"}},
+      {2, {"shard.strategy=NO_SHARD"}},
+      {4, {"shard.strategy=HYBRID", "shard.shard_group_size=2"}},
+  };
+  const std::vector<std::pair<std::string, std::vector<std::string>>> kinds = {
+      {".*(wte|wpe|mlp).*", {"optimizer.frozen=.*(wte|wpe|mlp).*"}},
+      {"", {"model.lora.modules=.*(c_attn|c_fc)", "model.lora.rank=3"}},
+  };
+  for (const auto& [pattern, kind] : kinds) {
+    const bool lora = absl::StrContains(kind[0], "lora");
+    const auto still = [&, &frozen = pattern](const std::string& name) {
+      return lora ? !absl::StrContains(name, "lora_")
+                  : std::regex_match(name, std::regex(frozen));
+    };
+    for (const char* compute : {"FP32", "BF16"}) {
+      for (const auto& [world, overrides] : meshes) {
+        std::vector<std::string> all = kind;
+        all.insert(all.end(), overrides.begin(), overrides.end());
+        const bool fp32 = std::string(compute) == "FP32";
+        if (fp32 && world % 2 == 0) continue;
+        all.push_back(absl::StrCat("precision.compute=", compute));
+        SCOPED_TRACE(
+            absl::StrCat("world ", world, " ", absl::StrJoin(all, " ")));
+        all.push_back("run.steps=2");
+        TrainingRunOptions options;
+        options.world_size = world;
+        int64_t planned = 0;
+        options.after_step = [&](int rank, int64_t, Executor& executor,
+                                 const TrainingPlan& plan) {
+          if (rank > 0) return;
+          int64_t trained = 0, frozen = 0, trained_numel = 0;
+          std::set<std::string> reduced, frozen_units;
+          for (size_t u = 0; u < plan.units.size(); ++u) {
+            const ShardUnit& unit = plan.layout.units()[u];
+            const UnitBuffers& buffers = plan.units[u];
+            (unit.trainable ? trained : frozen) += unit.flat.shard_numel;
+            for (const FlatMember& member : unit.flat.members)
+              EXPECT_EQ(unit.trainable, !still(member.parameter->name));
+            for (const BufferId buffer :
+                 {buffers.gradient, buffers.accumulated, buffers.exp_avg,
+                  buffers.exp_avg_sq}) {
+              EXPECT_EQ(buffer != kNone, unit.trainable) << unit.name;
+            }
+            EXPECT_EQ(buffers.master != kNone, unit.trainable || fp32);
+            if (unit.trainable) trained_numel += unit.flat.padded_numel;
+            if (!unit.trainable) frozen_units.insert(unit.name);
+          }
+          EXPECT_GT(trained, 0);
+          EXPECT_GT(frozen, 0);
+          const Graph& graph = plan.plan.graph;
+          const MemoryPlan& memory = plan.plan.memory;
+          EXPECT_EQ(BytesOf(memory, MemoryKind::kGradientShard), 4 * trained);
+          EXPECT_EQ(BytesOf(memory, MemoryKind::kOptimizerState), 8 * trained);
+          EXPECT_EQ(BytesOf(memory, MemoryKind::kMasterParameter),
+                    4 * (trained + (fp32 ? frozen : 0)));
+          // What is reduced, and the buffers that it goes through.
+          for (const Node& node : graph.nodes) {
+            if (node.lane == LaneKind::kReduce && node.unit != kNone)
+              reduced.insert(graph.units[node.unit].name);
+          }
+          EXPECT_EQ(reduced.size(),
+                    world == 1 ? 0u : plan.units.size() - frozen_units.size());
+          for (const std::string& name : frozen_units)
+            EXPECT_EQ(reduced.count(name), 0u) << name;
+          int64_t whole = 0;
+          for (const Buffer& buffer : graph.buffers) {
+            if (buffer.kind == MemoryKind::kGradient &&
+                buffer.lifetime == Lifetime::kStep)
+              whole += buffer.bytes;
+          }
+          EXPECT_EQ(whole,
+                    plan.groups.whole_parameters ? 4 * trained_numel : 0);
+          planned = memory.arena_bytes;
+          EXPECT_EQ(executor.arena_bytes(), planned);
+        };
+        const auto run = RunTraining(Config(all), options);
+        ASSERT_TRUE(run.ok()) << run.status();
+        EXPECT_EQ(run->device_bytes, std::vector<int64_t>(world, planned));
+        for (const auto& [name, weights] : run->weights)
+          EXPECT_EQ(weights == run->initial.at(name), still(name)) << name;
+      }
+    }
   }
 }
 

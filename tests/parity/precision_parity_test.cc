@@ -1,8 +1,6 @@
 // Optimizers and precisions in training: the numbers of one rank on any number,
 // the same bits with every strategy; and what is not finite.
-#include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <string>
 #include <utility>
@@ -12,11 +10,10 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/random/random.h"
 #include "kernels/status_macros.h"
 #include "kernels/step_state.h"
-#include "nlohmann/json.hpp"
 #include "tests/harness/training_run.h"
+#include "tests/parity/overflows.h"
 #include "tests/parity/parity.h"
 
 namespace shardgraph {
@@ -118,123 +115,13 @@ TEST(LearningRateScaling, FollowsTheWorld) {
       Train(plain, 4).weights);
 }
 
-// A model of which one token leaves the range of the compute dtype, in steps
-// and sequences of the test's choice.
-class Overflows {
- public:
-  static constexpr int64_t kToken = 130;
-
-  explicit Overflows(const Overrides& overrides)
-      : config_(ParityConfig(
-            "gpt2 { vocab_size: 131 n_positions: 16 n_embd: 36 n_layer: 2 "
-            "n_head: 3 tie_word_embeddings: false }",
-            6, With({"optimizer.learning_rate=0.01"}, overrides))) {
-    options_.world_size = 2;
-    const bool fp16 = config_.precision().compute() == FP16;
-    options_.initial = [fp16](const Parameter& parameter) {
-      std::vector<float> values(parameter.numel());
-      const RandomKey key = MakeRandomKey(1, HashName(parameter.name));
-      for (size_t i = 0; i < values.size(); ++i)
-        values[i] = parameter.init == Parameter::Init::kOnes
-                        ? 1
-                        : 0.1f * RandomNormal(key, i);
-      // In F16 the sum with the position leaves the range, in F32 the mean of
-      // the first norm. Signs alternate in F16, so that norms see no constant.
-      const int64_t width = parameter.shape.back();
-      const auto fill = [&](int64_t row, float value) {
-        for (int64_t c = 0; c < width; ++c)
-          values[row * width + c] = fp16 && c % 2 == 1 ? -value : value;
-      };
-      if (parameter.name == "transformer.wte.weight")
-        fill(kToken, fp16 ? 60000.0f : 3e38f);
-      if (parameter.name == "transformer.wpe.weight" && fp16) fill(5, 6000.0f);
-      return values;
-    };
-  }
-
-  // The token comes in these steps, in the last sequence, which only rank
-  // `rank` has.
-  void In(const std::vector<int64_t>& steps, int rank) {
-    options_.sequences = [steps, rank](int64_t sequence,
-                                       absl::Span<int32_t> tokens,
-                                       absl::Span<int32_t> targets) {
-      for (size_t t = 0; t < tokens.size(); ++t) {
-        tokens[t] = static_cast<int32_t>((sequence * 7 + t) % kToken);
-        targets[t] = static_cast<int32_t>((sequence * 7 + t + 1) % kToken);
-      }
-      const bool chosen =
-          std::count(steps.begin(), steps.end(), sequence / 12) > 0;
-      if (chosen && sequence % 12 == (rank == 0 ? 5 : 11)) tokens[5] = kToken;
-    };
-  }
-
-  TrainingRunOptions& options() { return options_; }
-  absl::StatusOr<TrainingRunResult> Train() {
-    return RunTraining(config_, options_);
-  }
-
- private:
-  TrainConfig config_;
-  TrainingRunOptions options_;
-};
-
-StepState StateOf(Executor& executor, const TrainingPlan& plan) {
-  StepState state;
-  SG_CHECK_OK(executor.ReadBuffer(plan.state, 0, &state, sizeof(state)));
-  return state;
-}
-
-// All bytes of the masters and moments of a rank.
-std::vector<char> WeightsOf(Executor& executor, const TrainingPlan& plan) {
-  std::vector<char> all;
-  for (const UnitBuffers& unit : plan.units) {
-    for (const BufferId buffer : {unit.master, unit.compute, unit.exp_avg}) {
-      if (buffer == kNone) continue;
-      std::vector<char> bytes(plan.plan.graph.buffers[buffer].bytes);
-      SG_CHECK_OK(executor.ReadBuffer(buffer, 0, bytes.data(),
-                                      static_cast<int64_t>(bytes.size())));
-      all.insert(all.end(), bytes.begin(), bytes.end());
-    }
-  }
-  return all;
-}
-
 TEST(LossScale, FollowsGradScalerWithOverflowsOnOneRank) {
-  nlohmann::json truth;
-  std::ifstream("tests/fixtures/grad_scaler.json") >> truth;
-  const std::vector<int64_t> overflows = truth["overflows"];
   for (const Overrides& mesh :
        {Overrides{}, Overrides{"shard.strategy=NO_SHARD", "run.capture=false"},
         Overrides{"shard.strategy=HYBRID", "shard.shard_group_size=1",
                   "optimizer.momentum=0.9"}}) {
     SCOPED_TRACE(absl::StrJoin(mesh, " "));
-    Overflows run(With(
-        mesh,
-        {"precision.compute=FP16", "schedule.warmup_steps=100",
-         absl::StrCat("precision.loss_scale.initial=", truth["initial"].dump()),
-         absl::StrCat("precision.loss_scale.growth_interval=",
-                      truth["growth_interval"].dump()),
-         absl::StrCat("run.steps=", truth["steps"].dump())}));
-    run.In(overflows, 1);
-    std::vector<char> before[2];
-    run.options().after_step = [&](int rank, int64_t step, Executor& executor,
-                                   const TrainingPlan& plan) {
-      const StepState state = StateOf(executor, plan);
-      EXPECT_EQ(state.loss_scale, truth["scales"][step + 1]) << step;
-      EXPECT_EQ(state.found_inf != 0, truth["skipped"][step]) << step;
-      EXPECT_EQ(state.optimizer_step,
-                step + 1 -
-                    std::count_if(overflows.begin(), overflows.end(),
-                                  [&](int64_t o) { return o <= step; }));
-      // The schedule goes on.
-      EXPECT_EQ(state.run_step, step);
-      EXPECT_FLOAT_EQ(state.learning_rate[0], 0.01f * (step + 1) / 100);
-      std::vector<char> after = WeightsOf(executor, plan);
-      if (step > 0) {
-        EXPECT_EQ(after == before[rank], truth["skipped"][step]) << step;
-      }
-      before[rank] = std::move(after);
-    };
+    Overflows run = Overflows::OfGradScaler(mesh);
     const absl::StatusOr<TrainingRunResult> result = run.Train();
     ASSERT_TRUE(result.ok()) << result.status();
   }
