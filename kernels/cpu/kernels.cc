@@ -14,21 +14,24 @@
 
 namespace shardgraph {
 
-const KernelTable& CpuKernels() {
-  static const auto& table = *new KernelTable({
+std::vector<absl::Span<const KernelDef>> CpuKernelLists() {
+  return {
       // Later lists win.
-      MatmulReferenceKernels(), AttentionReferenceKernels(),
-      NormReferenceKernels(),   PointwiseReferenceKernels(),
-      RandomReferenceKernels(), EmbeddingReferenceKernels(),
-      LossReferenceKernels(),   OptimizerReferenceKernels(),
-      LayoutReferenceKernels(), CollectiveKernels(),
-      WidenedKernels<CpuKernels>(),
-      MatmulCpuKernels(),       AttentionCpuKernels(),
-      NormCpuKernels(),         PointwiseCpuKernels(),
-      RandomCpuKernels(),       EmbeddingCpuKernels(),
-      LossCpuKernels(),         OptimizerCpuKernels(),
-      LayoutCpuKernels(),
-  });
+      MatmulReferenceKernels(),     AttentionReferenceKernels(),
+      NormReferenceKernels(),       PointwiseReferenceKernels(),
+      RandomReferenceKernels(),     EmbeddingReferenceKernels(),
+      LossReferenceKernels(),       OptimizerReferenceKernels(),
+      LayoutReferenceKernels(),     CollectiveKernels(),
+      WidenedKernels<CpuKernels>(), MatmulCpuKernels(),
+      AttentionCpuKernels(),        NormCpuKernels(),
+      PointwiseCpuKernels(),        RandomCpuKernels(),
+      EmbeddingCpuKernels(),        LossCpuKernels(),
+      OptimizerCpuKernels(),        LayoutCpuKernels(),
+  };
+}
+
+const KernelTable& CpuKernels() {
+  static const auto& table = *new KernelTable(CpuKernelLists());
   return table;
 }
 

@@ -2,6 +2,9 @@
 #ifndef KERNELS_CPU_KERNELS_H_
 #define KERNELS_CPU_KERNELS_H_
 
+#include <vector>
+
+#include "absl/types/span.h"
 #include "kernels/kernel.h"
 
 namespace shardgraph {
@@ -10,6 +13,9 @@ namespace shardgraph {
 // F16, that for F32 (kernels/widened.h), and for other types the reference
 // kernel. Lives as long as the program.
 const KernelTable& CpuKernels();
+
+// The lists that it is made of, for tables with others behind them.
+std::vector<absl::Span<const KernelDef>> CpuKernelLists();
 
 }  // namespace shardgraph
 
