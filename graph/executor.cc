@@ -199,27 +199,20 @@ class ExecutorImpl final : public Executor {
     // That was the eager warm-up.
     SG_RETURN_IF_ERROR(backend.Synchronize());
     const absl::Status captured = Capture(id);
-    if (captured.ok()) return absl::OkStatus();
-    // What ran so far stands.
-    SG_RETURN_IF_ERROR(backend.Synchronize());
-    return RunEagerly(absl::StrCat("capturing phase ",
-                                   plan_.graph.phases[id].name,
-                                   " failed: ", captured.message()));
+    bool all = captured.ok();
+    if (options_.agree != nullptr) {
+      SG_ASSIGN_OR_RETURN(all, options_.agree(captured.ok()));
+    }
+    if (all) return absl::OkStatus();
+    const std::string& name = plan_.graph.phases[id].name;
+    return RunEagerly(
+        captured.ok()
+            ? absl::StrCat("another rank could not capture phase ", name)
+            : absl::StrCat("capturing phase ", name,
+                           " failed: ", captured.message()));
   }
 
   std::string EagerReason() const override { return eager_reason_; }
-
-  absl::Status RunEagerly(const std::string& reason) override {
-    if (!eager_reason_.empty() || !options_.capture) return absl::OkStatus();
-    SG_RETURN_IF_ERROR(options_.backend->Synchronize());
-    options_.capture = false;
-    eager_reason_ = reason;
-    for (size_t p = 0; p < phases_.size(); ++p) {
-      phases_[p].recording.reset();
-      if (link_ != nullptr) link_->Forget(static_cast<int>(p));
-    }
-    return absl::OkStatus();
-  }
 
   absl::Status Synchronize() override {
     const HostSpan span(options_.trace, TraceEvent::kSynchronize);
@@ -333,6 +326,18 @@ class ExecutorImpl final : public Executor {
   }
 
  private:
+  // From now on everything runs eagerly; what ran so far stands.
+  absl::Status RunEagerly(const std::string& reason) {
+    SG_RETURN_IF_ERROR(options_.backend->Synchronize());
+    options_.capture = false;
+    eager_reason_ = reason;
+    for (size_t p = 0; p < phases_.size(); ++p) {
+      phases_[p].recording.reset();
+      if (link_ != nullptr) link_->Forget(static_cast<int>(p));
+    }
+    return absl::OkStatus();
+  }
+
   char* Address(BufferId buffer, int64_t offset) const {
     return static_cast<char*>(arena_) + plan_.memory.offsets[buffer] + offset;
   }

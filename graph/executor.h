@@ -42,6 +42,9 @@ struct ExecutorOptions {
       nullptr;  // outlives the executor; may be null for a world of one
   bool capture =
       true;  // record each phase after its first run, replay from the second on
+  // Collective, called after each recording: whether all ranks have made
+  // theirs; otherwise none replays. Null: what a rank does concerns no other.
+  std::function<absl::StatusOr<bool>(bool mine)> agree;
   // Reported behind each run of this phase; kNone: nothing is.
   PhaseId report_after = kNone;
   BufferId report = kNone;  // of multiples of 8 bytes, for the run's lifetime
@@ -114,10 +117,6 @@ class Executor : public BufferReader {
   // Why phases run eagerly although they were to be captured; empty: they do
   // not.
   virtual std::string EagerReason() const { return ""; }
-  // From now on everything runs eagerly, for that reason.
-  virtual absl::Status RunEagerly(const std::string& reason) {
-    return absl::OkStatus();
-  }
 
   virtual void* arena() const = 0;
   virtual int64_t arena_bytes() const = 0;

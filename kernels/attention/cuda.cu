@@ -91,8 +91,7 @@ __global__ __launch_bounds__(kThreads, MinBlocks(kWidth)) void AttentionKernel(
   }
   if (i >= a.queries) return;
   const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-  const HeadRows<T> result(a.out, b, h);
-  StoreRow(result.data + i * result.stride, lane, width, inverse, out);
+  StoreRow(HeadRows<T>(a.out, b, h), i, lane, width, inverse, out);
   if (lane == 0) {
     a.lse[(b * a.heads + h) * a.queries + i] =
         sum == 0.0f ? -INFINITY : maximum + logf(sum);

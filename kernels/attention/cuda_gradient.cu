@@ -51,10 +51,15 @@ __global__ __launch_bounds__(kDeltaThreads) void DeltaKernel(
   const int64_t b = head / a.heads, h = head % a.heads;
   const HeadRows<const T> out(a.out, b, h), dout(g.dout, b, h);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  constexpr int kWidth = kGroup<T>;
+  const bool vector = out.vector() && dout.vector();
   float sum = 0.0f;
-  for (int64_t d = lane; d < a.width; d += kWarpSize) {
-    sum += ToFloat(dout.data[i * dout.stride + d]) *
-           ToFloat(out.data[i * out.stride + d]);
+  for (int64_t d = lane * kWidth; d < a.width; d += kWarpSize * kWidth) {
+    float x[kWidth], y[kWidth];
+    LoadGroup(out.data + i * out.stride + d, a.width - d, vector, x);
+    LoadGroup(dout.data + i * dout.stride + d, a.width - d, vector, y);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) sum += x[k] * y[k];
   }
   sum = WarpSum(sum);
   if (lane == 0) g.deltas[row] = sum;
@@ -139,8 +144,7 @@ __global__ __launch_bounds__(
     }
   }
   if (i >= a.queries) return;
-  const HeadRows<T> result(g.dq, b, h);
-  StoreRow(result.data + i * result.stride, lane, width, 1.0f, dq);
+  StoreRow(HeadRows<T>(g.dq, b, h), i, lane, width, 1.0f, dq);
 }
 
 // A block to a tile of keys of a key head, over its query heads and queries.
@@ -199,9 +203,8 @@ __global__ __launch_bounds__(
     }
   }
   if (j >= a.keys) return;
-  const HeadRows<T> to_k(g.dk, b, group), to_v(g.dv, b, group);
-  StoreRow(to_k.data + j * to_k.stride, lane, width, 1.0f, dk);
-  StoreRow(to_v.data + j * to_v.stride, lane, width, 1.0f, dv);
+  StoreRow(HeadRows<T>(g.dk, b, group), j, lane, width, 1.0f, dk);
+  StoreRow(HeadRows<T>(g.dv, b, group), j, lane, width, 1.0f, dv);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/attention/cuda.h"
 #include "kernels/cuda/group.h"
@@ -35,23 +36,38 @@ struct HeadRows {
       : data(static_cast<T*>(tensor.data) + b * tensor.strides[0] +
              h * tensor.strides[2]),
         stride(tensor.strides[1]) {}
+
+  // Whether all rows allow 16-byte accesses.
+  __device__ bool vector() const {
+    return (reinterpret_cast<uintptr_t>(data) | stride * sizeof(T)) % 16 == 0;
+  }
 };
 
-// Rows [first, first + kRows) into `tile`, zeros from row `count` on. A warp to
-// a row.
+// Rows [first, first + kRows) into `tile`, zeros from row `count` on. A thread
+// to a group of a row.
 template <int kRows, typename T>
 __device__ __forceinline__ void LoadRows(const HeadRows<T>& head, int64_t first,
                                          int64_t count, int64_t width,
                                          float* tile) {
-  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
-  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  constexpr int kWidth = kGroup<std::remove_const_t<T>>;
   const int stride = TileStride(width);
-  for (int r = warp; r < kRows; r += warps) {
-    const bool there = first + r < count;
-    const T* const row = head.data + (first + r) * head.stride;
-    for (int d = lane; d < (width + 3) / 4 * 4; d += kWarpSize)
-      tile[r * stride + d] = there && d < width ? ToFloat(row[d]) : 0.0f;
+  const int columns = static_cast<int>(width);
+  const int groups = (columns + kWidth - 1) / kWidth;
+  const bool vector = head.vector();
+  for (int e = static_cast<int>(threadIdx.x); e < kRows * groups;
+       e += static_cast<int>(blockDim.x)) {
+    const int r = e / groups, d = (e - r * groups) * kWidth;
+    float values[kWidth];
+    LoadGroup(head.data + (first + r) * head.stride + d,
+              first + r < count ? columns - d : 0, vector, values);
+    float* const to = tile + r * stride + d;
+#pragma unroll
+    for (int i = 0; i < kWidth; i += 4) {
+      if (d + i < columns) {
+        *reinterpret_cast<float4*>(to + i) = {values[i], values[i + 1],
+                                              values[i + 2], values[i + 3]};
+      }
+    }
   }
 }
 
@@ -98,15 +114,20 @@ __device__ __forceinline__ void AddScaled(float factor, const float* row,
   }
 }
 
-// Rounds and stores them.
+// Rounds and stores them, in row `i`.
 template <typename T, int kWidth>
-__device__ __forceinline__ void StoreRow(T* row, int lane, int width,
-                                         float factor,
+__device__ __forceinline__ void StoreRow(const HeadRows<T>& head, int64_t i,
+                                         int lane, int width, float factor,
                                          const float (&sums)[kWidth]) {
+  T* const row = head.data + i * head.stride;
+  const bool vector = head.vector();
 #pragma unroll
-  for (int x = 0; x < kWidth; ++x) {
-    const int d = kLanesOfRow * (x - x % 4) + 4 * lane + x % 4;
-    if (d < width) row[d] = FromFloat<T>(sums[x] * factor);
+  for (int x = 0; x < kWidth; x += 4) {
+    const int d = kLanesOfRow * x + 4 * lane;
+    if (d >= width) continue;
+    const float four[4] = {sums[x] * factor, sums[x + 1] * factor,
+                           sums[x + 2] * factor, sums[x + 3] * factor};
+    StoreGroup(row + d, width - d, vector, four);
   }
 }
 

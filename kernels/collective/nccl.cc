@@ -4,6 +4,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -11,11 +12,14 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "kernels/collective/communicator_base.h"
 #include "kernels/cuda/status.h"
@@ -30,6 +34,9 @@ namespace shardgraph {
 namespace {
 
 using cuda::StreamOf;
+
+// How long a rank that runs takes to say so, when all have run out of time.
+constexpr absl::Duration kAnswerWithin = absl::Seconds(10);
 
 // OK, or an error that says what was done, NCCL's name of the error and its
 // last message.
@@ -88,6 +95,10 @@ class Factory final : public NcclFactory {
     std::lock_guard<std::mutex> lock(mutex_);
     options_.timeout = timeout;
   }
+  absl::Duration timeout() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return options_.timeout;
+  }
   absl::Status Health() override;
 
   void Add(NcclCommunicator* communicator) {
@@ -123,12 +134,16 @@ class NcclCommunicator final : public CommunicatorBase {
     factory_->AbortAllIfBroken();
     factory_->Remove(this);
     if (comm_ != nullptr) {
-      ncclCommFinalize(comm_);
-      ncclCommDestroy(comm_);
+      if (Settle(ncclCommFinalize(comm_), "ncclCommFinalize").ok()) {
+        ncclCommDestroy(comm_);
+      } else {
+        ncclCommAbort(comm_);
+      }
     }
     cudaFree(token_);
   }
 
+  // DeadlineExceeded where a rank that was there a moment ago does not go on.
   absl::Status Connect(const ncclUniqueId& id) {
     void* token = nullptr;
     SG_RETURN_IF_CUDA_ERROR(cudaMalloc(&token, sizeof(int32_t)));
@@ -137,13 +152,18 @@ class NcclCommunicator final : public CommunicatorBase {
     // Lanes do not wait for the legacy stream. (Waiting for the whole device
     // could be waiting for a collective of ranks that wait for this one.)
     SG_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(cudaStreamLegacy));
-    SG_RETURN_IF_ERROR(
-        NcclStatus(ncclCommInitRank(&comm_, size(), id, rank()),
-                   absl::StrCat("ncclCommInitRank of rank ", rank(), " of ",
-                                size(), " of ", Name()),
-                   nullptr));
-    factory_->Add(this);
-    return absl::OkStatus();
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;  // else nothing ends a wait for a rank that has died
+    const absl::Status status =
+        Settle(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config),
+               absl::StrCat("ncclCommInitRankConfig of rank ", rank(), " of ",
+                            size(), " of ", Name()));
+    if (status.ok()) {
+      factory_->Add(this);
+    } else if (comm_ != nullptr) {
+      ncclCommAbort(std::exchange(comm_, nullptr));
+    }
+    return status;
   }
 
   // OK, or what broke it; an error on the device breaks it.
@@ -201,12 +221,30 @@ class NcclCommunicator final : public CommunicatorBase {
     if (result == ncclSuccess) [[likely]] {
       return absl::OkStatus();
     }
-    return NcclStatus(result, Describe(call), comm_);
+    return Settle(result, Describe(call));
   }
 
   void OnAbort(const absl::Status& reason) override {}
 
  private:
+  // Waits for a call that goes on behind the host's back, as connecting does.
+  // Until then nothing else may be called on the communicator or enqueued.
+  absl::Status Settle(ncclResult_t result, absl::string_view what) {
+    const absl::Duration timeout = factory_->timeout();
+    const absl::Time deadline = absl::Now() + timeout;
+    while (result == ncclInProgress) {
+      SG_RETURN_IF_ERROR(first_error());
+      if (absl::Now() > deadline) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            what, " did not end within ", absl::FormatDuration(timeout)));
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
+      if (asked != ncclSuccess) result = asked;
+    }
+    return NcclStatus(result, what, comm_);
+  }
+
   std::string Name() const {
     return absl::StrCat("the NCCL communicator of ranks ",
                         absl::StrJoin(ranks(), ", "));
@@ -220,11 +258,6 @@ class NcclCommunicator final : public CommunicatorBase {
 absl::StatusOr<std::unique_ptr<Communicator>> Factory::Create(
     absl::string_view group, absl::Span<const int> ranks, int channel) {
   SG_RETURN_IF_ERROR(CheckGroup(group, ranks, options_.rank, options_.size));
-  absl::Duration timeout;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    timeout = options_.timeout;
-  }
   std::string key = absl::StrCat("nccl/", group, "/", channel, "/",
                                  absl::StrJoin(ranks, ","), "/");
   absl::StrAppend(&key, created_[key]++);
@@ -234,24 +267,31 @@ absl::StatusOr<std::unique_ptr<Communicator>> Factory::Create(
   if (communicator->rank() == 0) {
     SG_RETURN_IF_ERROR(
         NcclStatus(ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr));
-    SG_RETURN_IF_ERROR(
-        store_.Set(key, absl::string_view(id.internal, sizeof(id.internal))));
   }
-  // All have come: inside of NCCL a rank that is missing is waited for forever.
-  SG_RETURN_IF_ERROR(
-      store_.Set(absl::StrCat(key, "/", communicator->rank()), "here"));
-  std::vector<std::string> all;
-  for (size_t r = 0; r < ranks.size(); ++r)
-    all.push_back(absl::StrCat(key, "/", r));
-  SG_RETURN_IF_ERROR(store_.Wait(all, timeout));
-  SG_ASSIGN_OR_RETURN(const std::string text, store_.Get(key, timeout));
-  if (text.size() != sizeof(id.internal))
-    return absl::InternalError(absl::StrCat("the store has ", text.size(),
-                                            " bytes at ", key, ", not ",
-                                            sizeof(id.internal)));
-  std::memcpy(id.internal, text.data(), text.size());
-  SG_RETURN_IF_ERROR(communicator->Connect(id));
-  return communicator;
+  // All have come: who is missing is known here, not inside of NCCL.
+  const absl::Duration timeout = this->timeout();
+  SG_ASSIGN_OR_RETURN(
+      const std::vector<std::string> ids,
+      ExchangeThroughStore(store_, key, options_.rank, ranks,
+                           absl::string_view(id.internal, sizeof(id.internal)),
+                           timeout));
+  if (ids[0].size() != sizeof(id.internal))
+    return absl::InternalError(absl::StrCat("rank ", ranks[0], " gave ",
+                                            ids[0].size(), " bytes at ", key,
+                                            ", not ", sizeof(id.internal)));
+  std::memcpy(id.internal, ids[0].data(), sizeof(id.internal));
+  const absl::Status connected = communicator->Connect(id);
+  if (connected.ok()) return communicator;
+  if (!absl::IsDeadlineExceeded(connected)) return connected;
+  // Those that still run come here too, at about the same time.
+  const absl::Status answers =
+      ExchangeThroughStore(store_, absl::StrCat(key, "/late"), options_.rank,
+                           ranks, "", std::min(timeout, kAnswerWithin))
+          .status();
+  return absl::DeadlineExceededError(absl::StrCat(
+      connected.message(), "; ",
+      answers.ok() ? "all ranks still run: can they reach each other?"
+                   : answers.message()));
 }
 
 absl::StatusOr<void*> Factory::AllocateWindow(int64_t bytes) {

@@ -7,6 +7,10 @@
 // keep the host's order on the device, whatever their communicators, if it sets
 // NCCL_LAUNCH_ORDER_IMPLICIT=1 before the first factory.
 //
+// Communicators are non-blocking ones: what NCCL does behind the host's back
+// (connecting, on creation and in a first collective) is waited for, up to the
+// timeout. A creation that ends by it names the ranks that no longer answer.
+//
 // Errors. What has gone wrong on the device is seen by Health alone. Abort does
 // not touch NCCL, because the host thread may be in it: it makes Health return
 // the reason, so that a wait of the backend ends (CudaBackendOptions::health);
@@ -32,7 +36,7 @@ namespace shardgraph {
 struct NcclOptions {
   int rank = 0;  // world rank
   int size = 1;  // of the world
-  // For ranks to find each other in Create; NCCL itself then knows none.
+  // For ranks to find each other and to connect.
   absl::Duration timeout = absl::Seconds(300);
 };
 

@@ -235,7 +235,47 @@ TEST(Nccl, ARankThatDoesNotComeIsNamed) {
   const absl::Status status =
       (*factory)->Create("world", AllRanks(2), 3).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("nccl/world/3/0,1/0/1"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("rank 1 did not come within 50ms"));
+}
+
+// A rank dies between its arrival and NCCL's connections, or it runs on and
+// still none comes to be.
+TEST(Nccl, ARankThatDoesNotConnectIsNamed) {
+  for (const bool runs : {false, true}) {
+    fake_cuda::Reset({.devices = 2});
+    InProcessStore store;
+    EXPECT_TRUE(store.Set("nccl/world/3/0,1/0/rank_1", "").ok());
+    if (runs) EXPECT_TRUE(store.Set("nccl/world/3/0,1/0/late/rank_1", "").ok());
+    auto factory = MakeNcclFactory(
+        store, {.rank = 0, .size = 2, .timeout = absl::Milliseconds(50)});
+    ASSERT_TRUE(factory.ok());
+    const absl::Status status =
+        (*factory)->Create("world", AllRanks(2), 3).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(
+        std::string(status.message()),
+        HasSubstr("ncclCommInitRankConfig of rank 0 of 2 of the NCCL "
+                  "communicator of ranks 0, 1 did not end within 50ms"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(runs ? "all ranks still run"
+                               : "rank 1 did not come within 50ms"));
+    factory->reset();
+    fake_cuda::Reset({});
+    EXPECT_EQ(fake_cuda::TakeReport(), "");
+  }
+}
+
+TEST(Nccl, AStoreWithSomethingElseIsAnError) {
+  fake_cuda::Reset({.devices = 2});
+  InProcessStore store;
+  EXPECT_TRUE(store.Set("nccl/world/3/0,1/0/rank_0", "not an id").ok());
+  auto factory = MakeNcclFactory(store, {.rank = 1, .size = 2});
+  ASSERT_TRUE(factory.ok());
+  EXPECT_THAT(
+      std::string(
+          (*factory)->Create("world", AllRanks(2), 3).status().message()),
+      HasSubstr("rank 0 gave 9 bytes at nccl/world/3/0,1/0, not 128"));
 }
 
 TEST(Nccl, WindowsAreZeroAndAligned) {

@@ -53,7 +53,7 @@ namespace {
   F(ncclCommDestroy)         \
   F(ncclCommFinalize)        \
   F(ncclCommGetAsyncError)   \
-  F(ncclCommInitRank)        \
+  F(ncclCommInitRankConfig)  \
   F(ncclGetErrorString)      \
   F(ncclGetLastError)        \
   F(ncclGetUniqueId)         \

@@ -43,14 +43,6 @@ struct Buckets {
   int32_t* order;   // [count]
 };
 
-__global__ __launch_bounds__(kThreads) void ZeroKernel(int32_t* x, int64_t n) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-       i < n; i += step) {
-    x[i] = 0;
-  }
-}
-
 __global__ __launch_bounds__(kThreads) void CountKernel(
     const int32_t* __restrict__ ids, int64_t count, int64_t rows,
     int32_t* begins) {
@@ -244,8 +236,8 @@ cudaError_t LaunchEmbeddingGradient(const EmbeddingGradientLaunch& launch,
   buckets.begins = static_cast<int32_t*>(launch.workspace);
   buckets.placed = buckets.begins + rows + 1;
   buckets.order = buckets.placed + rows;
-  cudaError_t error = Launch(ZeroKernel, Blocks(2 * rows + 1, kThreads),
-                             kThreads, 0, stream, buckets.begins, 2 * rows + 1);
+  cudaError_t error = cudaMemsetAsync(buckets.begins, 0,
+                                      (2 * rows + 1) * sizeof(int32_t), stream);
   if (error != cudaSuccess) return error;
   if (count > 0) {
     const unsigned blocks =

@@ -46,6 +46,8 @@ absl::StatusOr<Prepared> PrepareFill(const KernelContext& context) {
   launch.shape = cuda::FoldElements<1>({&y.type});
   launch.size = static_cast<int>(SizeOf(y.type.dtype));
   launch.bits = BitsIn(y.type.dtype, context.attributes->Double("value"));
+  launch.vector = cuda::IsAligned(launch.y) &&
+                  cuda::StepsBy(launch.shape.rows, 16 / launch.size);
   return cuda::MakeCudaKernel("fill", [launch](cudaStream_t stream) {
     return LaunchFill(launch, stream);
   });

@@ -8,17 +8,34 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// `bits` twice: 16 bytes of the same element over and over.
+__device__ __forceinline__ uint4 WordOf(uint64_t bits) {
+  const uint32_t low = static_cast<uint32_t>(bits);
+  const uint32_t high = static_cast<uint32_t>(bits >> 32);
+  return {low, high, low, high};
+}
+
+// Rows that do not lie behind each other, 16 bytes at a time.
 template <typename T>
 __global__ __launch_bounds__(kThreads) void FillKernel(FillLaunch a) {
-  const T value = static_cast<T>(a.bits);
+  constexpr int kEach = 16 / static_cast<int>(sizeof(T));
+  const uint4 word = WordOf(a.bits);
   const int64_t columns = a.shape.columns;
-  const int64_t count = columns * a.shape.rows.count;
+  const int64_t groups = (columns + kEach - 1) / kEach;  // of a row
+  const int64_t count = groups * a.shape.rows.count;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-       i < count; i += step) {
-    int64_t at[1] = {};
-    Offsets(a.shape.rows, i / columns, at);
-    static_cast<T*>(a.y)[at[0] + i % columns] = value;
+  for (int64_t g = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+       g < count; g += step) {
+    const int64_t row = g / groups, column = (g - row * groups) * kEach;
+    int64_t at[1];
+    Offsets(a.shape.rows, row, at);
+    T* const y = static_cast<T*>(a.y) + at[0] + column;
+    if (a.vector && column + kEach <= columns) {
+      __stwb(reinterpret_cast<uint4*>(y), word);
+      continue;
+    }
+    for (int i = 0; i < kEach && column + i < columns; ++i)
+      y[i] = static_cast<T>(a.bits);
   }
 }
 
@@ -35,9 +52,7 @@ __global__ __launch_bounds__(kThreads) void FillBytesKernel(
   uint64_t turned = 0;
   for (int i = 0; i < 8; ++i)
     turned |= static_cast<uint64_t>(byte(front + i)) << (i * 8);
-  const uint4 word = {
-      static_cast<uint32_t>(turned), static_cast<uint32_t>(turned >> 32),
-      static_cast<uint32_t>(turned), static_cast<uint32_t>(turned >> 32)};
+  const uint4 word = WordOf(turned);
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   const int64_t first =
       static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -48,7 +63,7 @@ __global__ __launch_bounds__(kThreads) void FillBytesKernel(
   if (behind < bytes) y[behind] = byte(behind);
 }
 
-// A thread for each element of a row [K, D], or each 16 bytes of one.
+// A thread for each T of a row [K, D]: 16 bytes where alignment allows, else 2.
 template <typename T>
 __global__ __launch_bounds__(kThreads) void KvWriteKernel(KvWriteLaunch a,
                                                           int64_t width) {
@@ -87,22 +102,26 @@ cudaError_t EnqueueKvWrite(const KvWriteLaunch& launch, cudaStream_t stream) {
 cudaError_t LaunchFill(const FillLaunch& launch, cudaStream_t stream) {
   const int64_t count = launch.shape.columns * launch.shape.rows.count;
   if (count == 0) return cudaSuccess;
+  FillLaunch filled = launch;  // with the element over and over
+  for (int size = launch.size; size < 8; size *= 2) {
+    filled.bits &= (uint64_t{1} << (size * 8)) - 1;
+    filled.bits |= filled.bits << (size * 8);
+  }
   if (launch.shape.rows.rank == 0) {
-    uint64_t bits = launch.bits;
-    for (int size = launch.size; size < 8; size *= 2) {
-      bits &= (uint64_t{1} << (size * 8)) - 1;
-      bits |= bits << (size * 8);
-    }
     const int64_t bytes = count * launch.size;
     return Launch(FillBytesKernel, Blocks(bytes / 16 + 1, kThreads), kThreads,
-                  0, stream, static_cast<unsigned char*>(launch.y), bytes, bits,
+                  0, stream, static_cast<unsigned char*>(launch.y), bytes,
+                  filled.bits,
                   static_cast<int>(reinterpret_cast<uintptr_t>(launch.y) % 16));
   }
   auto* const kernel = launch.size == 1   ? &FillKernel<uint8_t>
                        : launch.size == 2 ? &FillKernel<uint16_t>
                        : launch.size == 4 ? &FillKernel<uint32_t>
                                           : &FillKernel<uint64_t>;
-  return Launch(kernel, Blocks(count, kThreads), kThreads, 0, stream, launch);
+  const int64_t each = 16 / launch.size;
+  const int64_t groups = (launch.shape.columns + each - 1) / each;
+  return Launch(kernel, Blocks(groups * launch.shape.rows.count, kThreads),
+                kThreads, 0, stream, filled);
 }
 
 cudaError_t LaunchKvWrite(const KvWriteLaunch& launch, cudaStream_t stream) {
@@ -113,10 +132,8 @@ cudaError_t LaunchKvWrite(const KvWriteLaunch& launch, cudaStream_t stream) {
     bits |= static_cast<uint64_t>(
         (launch.cache_strides[i] | launch.rows_strides[i]) * launch.size);
   }
-  if (bits % 16 == 0) return EnqueueKvWrite<uint4>(launch, stream);
-  if (launch.size == 2) return EnqueueKvWrite<uint16_t>(launch, stream);
-  if (launch.size == 4) return EnqueueKvWrite<uint32_t>(launch, stream);
-  return EnqueueKvWrite<uint64_t>(launch, stream);
+  return bits % 16 == 0 ? EnqueueKvWrite<uint4>(launch, stream)
+                        : EnqueueKvWrite<uint16_t>(launch, stream);
 }
 
 }  // namespace shardgraph::cuda

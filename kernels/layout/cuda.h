@@ -16,6 +16,7 @@ struct FillLaunch {
   ElementRows<1> shape;
   int size = 4;  // bytes of an element: 1, 2, 4 or 8
   uint64_t bits = 0;
+  bool vector = false;  // all rows allow 16-byte accesses
 };
 cudaError_t LaunchFill(const FillLaunch& launch, cudaStream_t stream);
 

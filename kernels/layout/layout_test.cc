@@ -42,6 +42,11 @@ std::vector<OpCase> Cases() {
   }
   cases.push_back(Fill("U8", {3, 5}, 200, {9, 1}));
   cases.push_back(Fill("I64", {3, 5}, -7, {9, 1}));
+  // Rows that allow 16-byte accesses, with something left at their ends.
+  cases.push_back(Fill("U8", {3, 37}, 200, {48, 1}));
+  cases.push_back(Fill("BF16", {2, 3, 21}, 0.1, {96, 24, 1}));
+  cases.push_back(Fill("F32", {2, 3, 21}, 0.1, {96, 24, 1}));
+  cases.push_back(Fill("I64", {3, 7}, -7, {8, 1}));
   for (const DType dtype :
        {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {
     for (const int64_t position : {0, 2, 5, 6, 100}) {

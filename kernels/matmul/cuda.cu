@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <limits>
 
 #include "kernels/cuda/group.h"
 #include "kernels/matmul/cuda.h"
@@ -53,14 +54,17 @@ __device__ __forceinline__ void LoadNeighbours(const float* from,
 // For kSwiglu the second half of a thread's columns are those n / 2 to the
 // right of its first half's, so that it has both of a pair.
 template <typename T, typename C, bool kFunction>
-__global__ __launch_bounds__(kThreads) void GemmKernel(GemmLaunch g) {
+__global__ __launch_bounds__(kThreads) void GemmKernel(GemmLaunch g,
+                                                       unsigned column_tiles) {
   __shared__ __align__(16) float a_tile[kDepth][kTileRows + kPadding];
   __shared__ __align__(16) float b_tile[kDepth][kTileColumns + kPadding];
   const bool pairs = kFunction && g.function == Pointwise::kSwiglu;
   const int64_t half = g.n / 2;
-  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kTileRows;
-  const int64_t column0 = static_cast<int64_t>(blockIdx.x) *
-                          (pairs ? kTileColumns / 2 : kTileColumns);
+  const unsigned tile_row = blockIdx.x / column_tiles;
+  const int64_t row0 = static_cast<int64_t>(tile_row) * kTileRows;
+  const int64_t column0 =
+      static_cast<int64_t>(blockIdx.x - tile_row * column_tiles) *
+      (pairs ? kTileColumns / 2 : kTileColumns);
   const auto row_of = [=](int i) { return row0 + i; };
   // A column outside is past the last.
   const auto column_of = [=](int j) {
@@ -119,23 +123,31 @@ __global__ __launch_bounds__(kThreads) void GemmKernel(GemmLaunch g) {
     const T* const x = static_cast<const T*>(g.x.data);
     T* const z = static_cast<T*>(g.z.data);
     const int64_t columns = pairs ? half : g.n;
+    // A row at a time, or the code of all functions stands here for each sum.
+#pragma unroll 1
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t row = row_of(ty * kRows + i);
+      if (row >= g.m) break;
+      float of_row[kColumns] = {};
 #pragma unroll
-    for (int j = 0; j < kColumns; ++j) {
-      if (pairs && j >= kColumns / 2) continue;
-      const int64_t column = column_of(tx * kColumns + j);
+      for (int r = 0; r < kRows; ++r) {  // an index would put sums into memory
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        const int64_t row = row_of(ty * kRows + i);
-        if (row >= g.m || column >= columns) continue;
-        const float y = Rounded<T>(sum[i][j]);
+        for (int j = 0; j < kColumns; ++j)
+          of_row[j] = r == i ? Rounded<T>(sum[r][j]) : of_row[j];
+      }
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        if (pairs && j >= kColumns / 2) continue;
+        const int64_t column = column_of(tx * kColumns + j);
+        if (column >= columns) continue;
         float other = 0.0f;
         if (pairs) {
-          other = Rounded<T>(sum[i][(j + kColumns / 2) % kColumns]);
+          other = of_row[(j + kColumns / 2) % kColumns];
         } else if (x != nullptr) {
           other = ToFloat(x[row * g.x.row_stride + column]);
         }
         z[row * g.z.row_stride + column] =
-            FromFloat<T>(PointwiseValue<T>(g.function, y, other));
+            FromFloat<T>(PointwiseValue<T>(g.function, of_row[j], other));
       }
     }
   }
@@ -147,10 +159,13 @@ cudaError_t Enqueue(const GemmLaunch& launch, cudaStream_t stream) {
   const int64_t columns = pairs ? launch.n / 2 : launch.n;
   const int64_t width = pairs ? kTileColumns / 2 : kTileColumns;
   if (columns == 0 || launch.m == 0) return cudaSuccess;
-  const dim3 grid(
-      static_cast<unsigned>((columns + width - 1) / width),
-      static_cast<unsigned>((launch.m + kTileRows - 1) / kTileRows));
-  return Launch(GemmKernel<T, C, kFunction>, grid, kThreads, 0, stream, launch);
+  // Tiles in one dimension, row by row: grids are low in the others.
+  const int64_t column_tiles = (columns + width - 1) / width;
+  const int64_t tiles = column_tiles * ((launch.m + kTileRows - 1) / kTileRows);
+  if (tiles > std::numeric_limits<int32_t>::max()) return cudaErrorInvalidValue;
+  return Launch(GemmKernel<T, C, kFunction>, static_cast<unsigned>(tiles),
+                kThreads, 0, stream, launch,
+                static_cast<unsigned>(column_tiles));
 }
 
 }  // namespace

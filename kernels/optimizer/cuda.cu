@@ -356,14 +356,21 @@ __global__ __launch_bounds__(kThreads) void AccumulateKernel(
 template <typename T>
 __global__ __launch_bounds__(kThreads) void SumPiecesKernel(
     const T* __restrict__ pieces, float* __restrict__ sum, int64_t n,
-    int64_t size) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    int64_t size, bool vector) {
+  constexpr int kEach = kGroup<T>;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads * kEach;
+  for (int64_t i =
+           (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kEach;
        i < n; i += step) {
-    float total = ToFloat(pieces[i]);
-    for (int64_t piece = 1; piece < size; ++piece)
-      total += ToFloat(pieces[piece * n + i]);
-    sum[i] = total;
+    float total[kEach];
+    LoadGroup(pieces + i, n - i, vector, total);
+    for (int64_t piece = 1; piece < size; ++piece) {
+      float value[kEach];
+      LoadGroup(pieces + piece * n + i, n - i, vector, value);
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) total[k] += value[k];
+    }
+    StoreGroup(sum + i, n - i, vector, total);
   }
 }
 
@@ -422,9 +429,15 @@ cudaError_t Accumulate(const AccumulateLaunch& launch, cudaStream_t stream) {
 
 template <typename T>
 cudaError_t SumPieces(const SumPiecesLaunch& launch, cudaStream_t stream) {
-  return Launch(SumPiecesKernel<T>, Blocks(launch.n, kThreads), kThreads, 0,
-                stream, static_cast<const T*>(launch.pieces), launch.sum,
-                launch.n, launch.size);
+  constexpr int kEach = kGroup<T>;
+  const bool vector = (reinterpret_cast<uintptr_t>(launch.pieces) |
+                       reinterpret_cast<uintptr_t>(launch.sum)) %
+                              16 ==
+                          0 &&
+                      (launch.size == 1 || launch.n % kEach == 0);
+  return Launch(SumPiecesKernel<T>, Blocks(launch.n, kThreads * kEach),
+                kThreads, 0, stream, static_cast<const T*>(launch.pieces),
+                launch.sum, launch.n, launch.size, vector);
 }
 
 template <typename L>

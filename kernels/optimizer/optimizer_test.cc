@@ -46,7 +46,7 @@ std::vector<OpCase> Cases() {
     }
   }
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
-    for (const int64_t n : {0, 1, 7, 20001}) {
+    for (const int64_t n : {0, 1, 7, 1000, 20001}) {
       for (const int64_t size : {1, 2, 5})
         cases.push_back(SumPiecesCase(dtype, n, size));
     }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -30,8 +31,8 @@ struct Options {
   // Fills the `__shared__` variables and the dynamic shared memory with 0xff
   // (a NaN) before each block.
   bool poison_shared_memory = true;
-  // cudaStreamBeginCapture fails.
-  bool refuse_capture = false;
+  // Where it says so, cudaStreamBeginCapture fails; null: nowhere.
+  std::function<bool(int device)> refuses_capture;
   // Every rank must call the collectives of different communicators in the same
   // order, as far as ranks share them: NCCL keeps the host's order, and another
   // one can end in a deadlock.

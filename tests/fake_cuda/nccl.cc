@@ -13,11 +13,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/fake_cuda/memory.h"
@@ -275,14 +277,38 @@ struct ncclComm {
   int rank;
   int device;
   std::shared_ptr<::shardgraph::fake_cuda::CommunicatorState> state;
+  bool blocking;
+  // Of one that does not block: what goes on, and how often the host will be
+  // told that it does. A first collective connects; others are enqueued at
+  // once.
+  bool connected = false;
+  int polls = 0;
+  std::function<ncclResult_t()> pending = nullptr;
 };
 
 namespace shardgraph::fake_cuda {
 namespace {
 
-ncclResult_t Enqueue(const Call& call, ncclComm_t comm, cudaStream_t handle,
-                     const char* function = __builtin_FUNCTION()) {
-  ScopedLock lock(function);
+// Whether all ranks of the communicator have come.
+bool AllHere(const ncclComm& comm) {
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  return comm.group->joined == comm.group->ranks;
+}
+
+// Whether anything but a question and an abort may be called on it now.
+bool CheckReady(const ncclComm& comm, const char* function) {
+  if (comm.polls == 0 && comm.pending == nullptr && AllHere(comm)) return true;
+  World::Get().Report(std::string(function) +
+                      " while another call goes on on the communicator: "
+                      "ncclCommGetAsyncError says when that has ended");
+  return false;
+}
+
+// How often the host is told to ask again.
+constexpr int kPolls = 3;
+
+ncclResult_t EnqueueNow(const Call& call, ncclComm_t comm,
+                        cudaStream_t handle) {
   World& world = World::Get();
   cudaStream_t stream = world.Find(handle, t_device);
   if (stream == nullptr || stream->device != comm->device) {
@@ -306,6 +332,17 @@ ncclResult_t Enqueue(const Call& call, ncclComm_t comm, cudaStream_t handle,
   return Return(world.Enqueue(stream, work)) == cudaSuccess
              ? ncclSuccess
              : ncclUnhandledCudaError;
+}
+
+ncclResult_t Enqueue(const Call& call, ncclComm_t comm, cudaStream_t stream,
+                     const char* function = __builtin_FUNCTION()) {
+  ScopedLock lock(function);
+  if (!CheckReady(*comm, function)) return ncclInvalidUsage;
+  if (comm->blocking || comm->connected) return EnqueueNow(call, comm, stream);
+  comm->connected = true;
+  comm->polls = kPolls;
+  comm->pending = [=] { return EnqueueNow(call, comm, stream); };
+  return ncclInProgress;
 }
 
 // As far as calls must not be made while a captured graph lives.
@@ -348,6 +385,15 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id,
                               int rank) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  return ncclCommInitRankConfig(comm, ranks, id, rank, &config);
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks,
+                                    ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  { ScopedLock counted; }
   std::unique_lock<std::mutex> lock(registry_mutex);
   std::shared_ptr<Group>& entry = registry[id.internal];
   if (entry == nullptr) {
@@ -364,23 +410,28 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id,
     registry.erase(id.internal);
     registry_changed.notify_all();
   }
-  if (!registry_changed.wait_for(lock,
-                                 World::Get().options().collective_timeout,
-                                 [&] { return group->joined == ranks; })) {
+  const bool blocking = config->blocking != 0;
+  if (blocking && !registry_changed.wait_for(
+                      lock, World::Get().options().collective_timeout,
+                      [&] { return group->joined == ranks; })) {
     return ncclSystemError;
   }
   *comm = new ncclComm{group, rank, t_device,
-                       std::make_shared<CommunicatorState>()};
-  return ncclSuccess;
+                       std::make_shared<CommunicatorState>(), blocking};
+  return blocking ? ncclSuccess : ncclInProgress;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   ScopedLock lock;
+  if (!CheckReady(*comm, "ncclCommFinalize")) return ncclInvalidUsage;
   Close(comm, "ncclCommFinalize");
-  return ncclSuccess;
+  if (comm->blocking) return ncclSuccess;
+  comm->polls = kPolls;
+  return ncclInProgress;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   ScopedLock lock;
+  if (!CheckReady(*comm, "ncclCommDestroy")) return ncclInvalidUsage;
   Close(comm, "ncclCommDestroy");
   delete comm;
   return ncclSuccess;
@@ -412,11 +463,17 @@ ncclResult_t ncclGroupEnd() {
   t_aborted_in_group.clear();
   return ncclSuccess;
 }
-// Nothing happens behind the caller's back here.
-ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* state) {
+// What goes on goes on in here.
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   ScopedLock lock;
-  *state = World::Get().sticky() == cudaSuccess ? ncclSuccess
-                                                : ncclUnhandledCudaError;
+  *state = ncclSuccess;
+  if (World::Get().sticky() != cudaSuccess) {
+    *state = ncclUnhandledCudaError;
+  } else if (!AllHere(*comm) || (comm->polls > 0 && --comm->polls > 0)) {
+    *state = ncclInProgress;
+  } else if (comm->pending != nullptr) {
+    *state = std::exchange(comm->pending, nullptr)();
+  }
   return ncclSuccess;
 }
 const char* ncclGetLastError(ncclComm_t) { return ""; }

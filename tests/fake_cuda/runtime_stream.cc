@@ -265,7 +265,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle,
   ScopedLock lock;
   cudaStream_t stream = World::Get().Find(handle, t_device);
   if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
-  if (World::Get().options().refuse_capture)
+  const auto& refuses = World::Get().options().refuses_capture;
+  if (refuses != nullptr && refuses(stream->device))
     return Return(cudaErrorStreamCaptureUnsupported);
   return Return(World::Get().BeginCapture(stream, mode));
 }

@@ -80,6 +80,11 @@ class Rank {
     executor_options.backend = backend.get();
     executor_options.communicators = factory;
     executor_options.capture = config_.run().capture();
+    if (options_.agree != nullptr) {
+      executor_options.agree = [this](bool mine) {
+        return options_.agree(rank_, mine);
+      };
+    }
     if (options_.after_node != nullptr) {
       executor_options.after_node = [this](NodeId node) {
         options_.after_node(plan_.plan.graph, node);

@@ -44,6 +44,8 @@ struct TrainingRunOptions {
       sequences;
   // Initial value of a parameter; null: InitializeParameters.
   std::function<std::vector<float>(const Parameter& parameter)> initial;
+  // ExecutorOptions::agree of a rank; null: each decides for itself.
+  std::function<absl::StatusOr<bool>(int rank, bool mine)> agree;
   // Called on every rank after each step, before the next; null: nothing.
   std::function<void(int rank, int64_t step, Executor& executor,
                      const TrainingPlan& plan)>

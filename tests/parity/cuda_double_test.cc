@@ -3,15 +3,20 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "graph/step_link.h"
 #include "gtest/gtest.h"
@@ -66,6 +71,16 @@ TrainingRunResult RunOnDouble(const TrainConfig& config, int world_size,
                                 .device = factory.rank(),
                                 .allocate = std::move(allocate)});
       };
+  std::vector<int> all_ranks(world_size), agreements(world_size);
+  std::iota(all_ranks.begin(), all_ranks.end(), 0);
+  options.agree = [&](int rank, bool mine) -> absl::StatusOr<bool> {
+    SG_ASSIGN_OR_RETURN(
+        const auto all,
+        ExchangeThroughStore(store, absl::StrCat("agree ", agreements[rank]++),
+                             rank, all_ranks, mine ? "yes" : "no",
+                             absl::Seconds(60)));
+    return std::find(all.begin(), all.end(), "no") == all.end();
+  };
   auto run = RunTraining(config, options);
   EXPECT_TRUE(run.ok()) << run.status();
   EXPECT_GT(fake_cuda::GetMatmuls().size(), 0u);
@@ -333,15 +348,42 @@ TEST(CudaDoubleStep, RunsEagerlyWhereNothingCanBeCaptured) {
   const TrainConfig config = Config(kGpt2, 3, 3);
   const TrainingRunResult captured = RunOnDouble(config, 1, uint64_t{0});
   std::string reason;
-  const TrainingRunResult eager =
-      RunOnDouble(config, 1, fake_cuda::Options{.refuse_capture = true},
-                  [&](int, int64_t, Executor& executor, const TrainingPlan&) {
-                    reason = executor.EagerReason();
-                  });
+  const TrainingRunResult eager = RunOnDouble(
+      config, 1,
+      fake_cuda::Options{.refuses_capture = [](int) { return true; }},
+      [&](int, int64_t, Executor& executor, const TrainingPlan&) {
+        reason = executor.EagerReason();
+      });
   EXPECT_EQ(eager.losses, captured.losses);
   EXPECT_EQ(eager.weights, captured.weights);
   EXPECT_THAT(reason, testing::HasSubstr("capturing phase micro failed: "));
   EXPECT_THAT(reason, testing::HasSubstr("CaptureUnsupported"));
+}
+
+// One rank cannot capture its second phase: then none replays anything.
+TEST(CudaDoubleStep, RanksAgreeOnCapturing) {
+  const TrainConfig config = Config(kGpt2, 3, 3);
+  const TrainingRunResult captured = RunOnDouble(config, 2, uint64_t{0});
+  int captures = 0;  // of device 1
+  std::string reasons[2];
+  int64_t graph_launches = -1;
+  const TrainingRunResult eager = RunOnDouble(
+      config, 2,
+      fake_cuda::Options{
+          .refuses_capture =
+              [&](int device) { return device == 1 && ++captures == 2; }},
+      [&](int rank, int64_t step, Executor& executor, const TrainingPlan&) {
+        reasons[rank] = executor.EagerReason();
+        if (rank == 0 && step == 2)
+          graph_launches = fake_cuda::GetCounters().graph_launches;
+      });
+  EXPECT_EQ(eager.losses, captured.losses);
+  EXPECT_EQ(eager.weights, captured.weights);
+  EXPECT_EQ(captures, 2);
+  EXPECT_EQ(graph_launches, 0);
+  EXPECT_EQ(reasons[0], "another rank could not capture phase update");
+  EXPECT_THAT(reasons[1],
+              testing::HasSubstr("capturing phase update failed: "));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaDouble, ::testing::Values(kGpt2, kLlama),

@@ -119,9 +119,7 @@ class StepsRank {
     SG_ASSIGN_OR_RETURN(plan_, MakeTrainingPlan(request));
     recorder_ = std::make_unique<TraceRecorder>(
         plan().num_lanes, TraceCapacity(plan(), MicroBatchesOfStep(), steps_));
-    ExecutorOptions options;
-    options.backend = &runtime_.backend();
-    options.communicators = runtime_.communicators();
+    ExecutorOptions options = runtime_.ForExecutor();
     options.capture = config_.run().capture();
     ReportSteps(*plan_, &options);
     // On a GPU it would see the host enqueue.

@@ -8,8 +8,11 @@ what ptxas says (-v). Loads and stores of global memory are counted by width in
 the machine code where nvdisasm or cuobjdump is found, else in the PTX, which
 ptxas may still change. Occupancy: blocks that fit on a multiprocessor, and the
 share of its 2,048 threads, by registers, static shared memory and the
-__launch_bounds__; dynamic shared memory is not known here. --check ends with
-status 1 when a kernel spills registers.
+__launch_bounds__; dynamic shared memory is not known here.
+
+--check ends with status 1 when a kernel spills registers, when it loads or
+stores global memory without one access of 128 bits and NARROW has no reason for
+that, or when a reason in NARROW is out of date.
 """
 
 import argparse
@@ -28,6 +31,32 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 CUDA = os.environ.get('CUDA_HOME', '/usr/local/cuda')
 # Of a multiprocessor, sm_80 and sm_90: registers, bytes of shared memory, threads, blocks.
 REGISTERS, SHARED, THREADS, BLOCKS = 65536, {'80': 164 << 10, '90': 228 << 10}, 2048, 32
+
+# Kernels that move little, or little at a time: what they do without 128 bits,
+# and why.
+BOTH = ('ld', 'st')
+NARROW = [
+    (r'attention/cuda.*\.cu: (Attention|QueryGradient|KeyGradient)Kernel<__nv_bfloat16', ('st',),
+     'rows of results are stored once, 8 bytes to a thread'),
+    (r'attention/cuda_gradient\.cu: DeltaKernel', ('st',), 'a float for a query'),
+    (r'cuda/signals\.cu: MarkKernel', BOTH, 'one integer'),
+    (r'cuda/signals\.cu: AppendKernel', BOTH, 'a report of a few hundred bytes'),
+    (r'embedding/cuda\.cu: (Count|Place)Kernel', BOTH, 'atomic additions to scattered integers'),
+    (r'embedding/cuda\.cu: EmbeddingKernel<unsigned short>', BOTH,
+     'rows that are no multiple of 16 bytes; the others are EmbeddingKernel<uint4>\'s'),
+    (r'embedding/cuda\.cu: PositionsKernel', BOTH, 'an integer for a token'),
+    (r'embedding/cuda\.cu: StartKernel', BOTH, 'one block: a running sum of counts'),
+    (r'layout/cuda\.cu: KvWriteKernel<unsigned short>', BOTH,
+     'rows that are no multiple of 16 bytes; the others are KvWriteKernel<uint4>\'s'),
+    (r'loss/cuda\.cu: LossStatsKernel', BOTH, 'one block: two numbers of a row'),
+    (r'matmul/column_sum\.cu: ColumnSumKernel', ('st',), 'a row of sums for many rows'),
+    (r'matmul/cuda\.cu: GemmKernel', BOTH,
+     'bound by arithmetic on tiles in shared memory; cuBLASLt has the products that take time'),
+    (r'optimizer/cuda\.cu: (AdvanceState|FinishGradients|UpdateLossScale)Kernel', BOTH,
+     'numbers of a step'),
+    (r'optimizer/cuda\.cu: SquaresKernel', ('st',), 'a float for 4,096 elements'),
+    (r'optimizer/cuda\.cu: SumKernel', BOTH, 'one block: a float of 4,096 elements'),
+]
 
 
 def run(command):
@@ -142,12 +171,38 @@ def compile_file(source, arch, folder):
     return kernels
 
 
+def narrow(kernel):
+    """Of ('ld', 'st'), what the kernel does, and never 128 bits at a time."""
+    widths = lambda kind: [width for width in kernel['accesses'] if width.startswith(kind)]
+    return {kind for kind in BOTH if widths(kind) and kind + '128' not in widths(kind)}
+
+
+def problems_of(kernels, all_files):
+    problems, used = [], collections.Counter()
+    for kernel in kernels:
+        place = '%s: %s' % (kernel['file'], kernel['kernel'])
+        if kernel['spill_bytes']:
+            problems.append('%s spills %d bytes' % (place, kernel['spill_bytes']))
+        left = narrow(kernel)
+        for entry in NARROW:
+            if re.search(entry[0], place):
+                used[entry[0]] += len(left & set(entry[1]))
+                left = left - set(entry[1])
+        if left:
+            problems.append('%s has no 128-bit %s' % (
+                place, ' and no 128-bit '.join({'ld': 'load', 'st': 'store'}[k] for k in sorted(left))))
+    if all_files:
+        problems += ['NARROW has %s, which no kernel needs' % entry[0]
+                     for entry in NARROW if not used[entry[0]]]
+    return problems
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--arch', default='sm_90a')
     parser.add_argument('--json', default='', help='write the table to this file')
-    parser.add_argument('--check', action='store_true', help='status 1 when a kernel spills')
+    parser.add_argument('--check', action='store_true', help='status 1 when a kernel is not as it should be')
     parser.add_argument('files', nargs='*')
     args = parser.parse_args()
     if not os.path.exists(os.path.join(CUDA, 'bin/nvcc')):
@@ -162,6 +217,7 @@ def main():
     for kernel in kernels:
         kernel['kernel'] = names[kernel['kernel']]
     spilling = [kernel for kernel in kernels if kernel['spill_bytes']]
+    problems = problems_of(kernels, not args.files)
     print('%4s %6s %6s %7s %6s %9s  %s' % ('regs', 'shared', 'spills', 'threads', 'blocks',
                                            'occupancy', 'kernel: accesses of global memory'))
     source = None
@@ -179,7 +235,9 @@ def main():
     if args.json:
         with open(args.json, 'w') as file:
             json.dump({'arch': args.arch, 'kernels': kernels}, file, indent=1)
-    if args.check and spilling:
+    for problem in problems:
+        print('problem: ' + problem)
+    if args.check and problems:
         sys.exit(1)
 
 

@@ -71,10 +71,8 @@ class Generator {
     request.generate_shape = {1, prefill_length_, cache_length_};
     SG_ASSIGN_OR_RETURN(plan_, MakeTrainingPlan(request));
     SG_RETURN_IF_ERROR(runtime_.CheckSame("the plan", plan_->plan.hash));
-    ExecutorOptions options;
-    options.backend = &runtime_.backend();
-    options.communicators = runtime_.communicators();
-    SG_ASSIGN_OR_RETURN(executor_, Executor::Create(plan_->plan, options));
+    SG_ASSIGN_OR_RETURN(executor_,
+                        Executor::Create(plan_->plan, runtime_.ForExecutor()));
     CheckpointRank rank;
     rank.config = &config_;
     rank.plan = plan_.get();

@@ -232,6 +232,16 @@ absl::StatusOr<bool> Runtime::Agree(bool mine) {
   return refused == 0;
 }
 
+ExecutorOptions Runtime::ForExecutor() {
+  ExecutorOptions options;
+  options.backend = backend_.get();
+  options.communicators = communicators();
+  // A graph that is launched is a collective like those in it.
+  if (on_gpu() && world_size() > 1)
+    options.agree = [this](bool mine) { return Agree(mine); };
+  return options;
+}
+
 absl::Status Runtime::CheckSame(absl::string_view what,
                                 const std::string& text) {
   if (environment_.world_size == 1) return absl::OkStatus();

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "fsdp/launch/environment.h"
 #include "fsdp/launch/rendezvous.h"
+#include "graph/executor.h"
 #include "graph/passes.h"
 #include "kernels/backend.h"
 #include "kernels/collective/communicator.h"
@@ -65,6 +66,8 @@ class Runtime {
     return on_gpu() ? gpu_factory_.get() : cpu_factory_.get();
   }
   Backend& backend() { return *backend_; }
+  // For executors on it: backend, communicators, and what ranks agree on.
+  ExecutorOptions ForExecutor();
   // Scratch memory of nodes on it, planned for `target`.
   WorkspaceFunction Workspace(const TargetSpec& target) const;
 

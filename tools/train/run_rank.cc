@@ -74,9 +74,7 @@ class RankRun {
   // The number of steps taken.
   absl::StatusOr<int64_t> Run() {
     SG_RETURN_IF_ERROR(Plan());
-    ExecutorOptions options;
-    options.backend = &runtime_.backend();
-    options.communicators = runtime_.communicators();
+    ExecutorOptions options = runtime_.ForExecutor();
     options.capture = config_.run().capture();
     ReportSteps(*plan_, &options);
     tracer_ = StepTracer::Create(config_, *plan_, runtime_);
@@ -299,8 +297,8 @@ class RankRun {
       tracer_->StartRun(first_step);
       options.begin_step = [this](int64_t step) { tracer_->BeginStep(step); };
     }
-    options.end_step = [this, first_step](int64_t step) -> absl::Status {
-      if (step == first_step) SG_RETURN_IF_ERROR(AgreeOnCapture());
+    options.end_step = [this](int64_t step) -> absl::Status {
+      SayWhetherEager();
       saver_->Look();
       return tracer_ == nullptr ? absl::OkStatus() : tracer_->EndStep(step);
     };
@@ -329,18 +327,12 @@ class RankRun {
     return Trainer(options).Train(first_step);
   }
 
-  // Steps are replayed on all ranks or on none.
-  absl::Status AgreeOnCapture() {
-    const std::string mine = executor_->EagerReason();
-    int64_t eager = mine.empty() ? 0 : 1;
-    if (runtime_.on_gpu()) {
-      SG_ASSIGN_OR_RETURN(eager, runtime_.Max(eager));
-    }
-    if (eager == 0) return absl::OkStatus();
-    if (!mine.empty())
-      std::fprintf(stderr, "note: rank %d runs each step eagerly: %s\n",
-                   runtime_.rank(), mine.c_str());
-    return executor_->RunEagerly("another rank could not capture its steps");
+  // Once.
+  void SayWhetherEager() {
+    if (said_eager_ || executor_->EagerReason().empty()) return;
+    said_eager_ = true;
+    std::fprintf(stderr, "note: rank %d runs each step eagerly: %s\n",
+                 runtime_.rank(), executor_->EagerReason().c_str());
   }
 
   void MakeSaver() {
@@ -383,6 +375,7 @@ class RankRun {
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
   std::unique_ptr<CheckpointSaver> saver_;
   std::optional<StopSignal> stop_signal_;
+  bool said_eager_ = false;
 };
 
 }  // namespace

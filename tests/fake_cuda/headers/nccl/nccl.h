@@ -34,10 +34,17 @@ using ncclComm_t = struct ncclComm*;
 struct ncclUniqueId {
   char internal[128];
 };
+struct ncclConfig_t {
+  int blocking;
+};
+#define NCCL_CONFIG_INITIALIZER \
+  { 1 }
 
 extern "C" {
 ncclResult_t ncclGetUniqueId(ncclUniqueId*);
 ncclResult_t ncclCommInitRank(ncclComm_t*, int, ncclUniqueId, int);
+ncclResult_t ncclCommInitRankConfig(ncclComm_t*, int, ncclUniqueId, int,
+                                    ncclConfig_t*);
 ncclResult_t ncclCommDestroy(ncclComm_t);
 ncclResult_t ncclCommAbort(ncclComm_t);
 ncclResult_t ncclGroupStart();
