@@ -246,7 +246,9 @@ TEST(Nccl, ARankThatDoesNotConnectIsNamed) {
     fake_cuda::Reset({.devices = 2});
     InProcessStore store;
     EXPECT_TRUE(store.Set("nccl/world/3/0,1/0/rank_1", "").ok());
-    if (runs) EXPECT_TRUE(store.Set("nccl/world/3/0,1/0/late/rank_1", "").ok());
+    if (runs) {
+      EXPECT_TRUE(store.Set("nccl/world/3/0,1/0/late/rank_1", "").ok());
+    }
     auto factory = MakeNcclFactory(
         store, {.rank = 0, .size = 2, .timeout = absl::Milliseconds(50)});
     ASSERT_TRUE(factory.ok());

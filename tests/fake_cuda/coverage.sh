@@ -5,9 +5,10 @@
 # that is below 90 % or no test has a source. By default the tests of kernels,
 # communicators and backend, and the trainings on the double.
 #
-# Compiles only those files anew, outside of the sandbox and the compile cache,
-# which would both lose what gcov needs; kernels without the access checker,
-# whose hooks would watch the counters. SHARDGRAPH_COVERAGE_FLAGS go to bazel.
+# Compiles only those files anew, outside of the sandbox, which would lose what
+# gcov needs, and under a name of this folder, since a compile cache that others
+# fill would lose it too; kernels without the access checker, whose hooks would
+# watch the counters. SHARDGRAPH_COVERAGE_FLAGS go to bazel.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 targets=("$@")
@@ -28,8 +29,8 @@ files='kernels/cuda/.*,kernels/collective/nccl.*,kernels/matmul/cublaslt.*,kerne
 status=0
 
 # shellcheck disable=SC2086
-bazel test --keep_going --disk_cache= --spawn_strategy=local ${SHARDGRAPH_COVERAGE_FLAGS:-} \
-  "--per_file_copt=$files@--coverage,-fprofile-update=atomic,-fprofile-abs-path" \
+bazel test --keep_going --spawn_strategy=local ${SHARDGRAPH_COVERAGE_FLAGS:-} \
+  "--per_file_copt=$files@--coverage,-fprofile-update=atomic,-fprofile-abs-path,-DSG_COVERAGE=$(pwd | cksum | cut -d' ' -f1)" \
   "--per_file_copt=.*on_double.*cu\\.cc@-fno-sanitize=thread" \
   --linkopt=--coverage --cache_test_results=no --test_env=GCOV_PREFIX="$folder/data" \
   "${targets[@]}" || status=1
