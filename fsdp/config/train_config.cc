@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "fsdp/config/text_config.h"
+#include "fsdp/config/validate_recompute.h"
 #include "fsdp/shard/strategy.h"
 #include "kernels/op_table.h"
 #include "kernels/status_macros.h"
@@ -162,6 +163,7 @@ absl::Status ValidateShard(const ShardSpec& spec, int world_size) {
         ", which keeps parameters from forward to backward; leave it out, or "
         "set shard.strategy=FULL_SHARD"));
   }
+  SG_RETURN_IF_ERROR(ValidateRecompute(spec));
   SG_RETURN_IF_ERROR(Require(spec.prefetch() >= 0, "shard.prefetch",
                              spec.prefetch(), "0 or more units"));
   return Require(
@@ -253,10 +255,6 @@ absl::Status ValidateRun(const RunSpec& spec) {
 
 // What the specs can say and no backend runs yet.
 absl::Status RefuseWhatDoesNotRun(const TrainConfig& config) {
-  if (config.shard().recompute() == AUTO) {
-    return absl::InvalidArgumentError(
-        "shard.recompute is AUTO; use NONE, SELECTIVE or FULL in this version");
-  }
   if (config.precision().reduce() == FP16) {
     return absl::InvalidArgumentError(
         "precision.reduce is FP16, whose range gradients may leave; use FP32 "

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fsdp/shard/flat_parameter.h"
+#include "fsdp/shard/recompute_policy.h"
 #include "fsdp/shard/wrap_policy.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
@@ -214,6 +215,61 @@ TEST(MakeLayout, StacksLieSideBySideAndDecayFollowsTheDimensions) {
                                      : kNoDecayGroup);
       }
     }
+  }
+}
+
+ShardSpec Shard(const std::string& text) {
+  ShardSpec spec;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &spec));
+  return spec;
+}
+
+TEST(RecomputePolicy, UnitsDoAsTheFirstPatternThatMatchesSays) {
+  const auto model = ModelFromText(kLlama);
+  const ShardSpec spec = Shard(
+      "recompute: SELECTIVE recompute_ops: ['norm', 'silu'] "
+      "recompute_units { pattern: '.*layers.0' recompute: FULL } "
+      "recompute_units { pattern: '.*layers[.][0-9]' recompute: SELECTIVE "
+      "recompute_ops: 'feed_forward' } "
+      "recompute_units { pattern: 'lm_head' }");
+  const auto layout = MakeLayout(*model, spec, 1);
+  ASSERT_TRUE(layout.ok());
+  const auto policy = RecomputePolicy::Create(spec, *layout);
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_TRUE(policy->any());
+  for (size_t i = 0; i < layout->units().size(); ++i) {
+    const std::string& name = layout->units()[i].name;
+    SCOPED_TRACE(name);
+    const auto again = [&](const char* op, bool feed_forward) {
+      return policy->Recomputes(static_cast<int>(i), op, feed_forward);
+    };
+    const bool full = name == "model.layers.0",
+               feed_forward = name == "model.layers.1",
+               some = name == "model.embed_tokens";
+    EXPECT_EQ(again("matmul", false), full);
+    EXPECT_EQ(again("matmul", true), full || feed_forward);
+    EXPECT_EQ(again("rms_norm", false), full || some);
+    EXPECT_EQ(again("silu", false), full || some);
+    EXPECT_EQ(again("gelu", true), full || feed_forward);
+    EXPECT_EQ(again("gelu", false), full);
+  }
+  EXPECT_FALSE(RecomputePolicy::Create(Shard(""), *layout)->any());
+}
+
+TEST(RecomputePolicy, SaysWhatIsWrong) {
+  const auto model = ModelFromText(kLlama);
+  const auto layout = MakeLayout(*model, ShardSpec(), 1);
+  for (const auto& [text, words] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"recompute: AUTO", "nothing has been chosen"},
+           {"recompute_units { pattern: '(' }", "is not a regular expression"},
+           {"recompute_units { pattern: 'lm_head' } recompute_units { pattern: "
+            "'layers' }",
+            "shard.recompute_units[1].pattern is \"layers\", which matches no "
+            "unit"}}) {
+    const auto policy = RecomputePolicy::Create(Shard(text), *layout);
+    EXPECT_EQ(policy.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(policy.status().message()), HasSubstr(words));
   }
 }
 

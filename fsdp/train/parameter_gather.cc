@@ -10,12 +10,14 @@ namespace shardgraph {
 
 ParameterGather::ParameterGather(GraphBuilder* builder,
                                  const ShardLayout& layout,
-                                 const ShardSpec& spec, DType dtype,
+                                 const ShardSpec& spec,
+                                 const RecomputePolicy& recompute, DType dtype,
                                  const std::vector<BufferId>& parameters,
                                  bool whole, const std::vector<UnitId>& units)
     : builder_(builder),
       layout_(layout),
       spec_(spec),
+      recompute_(recompute),
       dtype_(dtype),
       parameters_(parameters),
       gathers_(!whole && layout.shards() > 1),
@@ -85,6 +87,8 @@ std::optional<ValueId> ParameterGather::GetStacked(
 }
 
 void ParameterGather::Enter(const Module& module) {
+  if (module.feed_forward())
+    feed_forwards_.emplace_back(builder_->graph().nodes.size(), 0);
   const int unit = layout_.UnitAround(module);
   if (unit < 0 || layout_.units()[unit].module != &module) return;
   open_.push_back({unit, builder_->graph().nodes.size()});
@@ -92,6 +96,9 @@ void ParameterGather::Enter(const Module& module) {
 }
 
 void ParameterGather::Exit(const Module& module, ValueId output) {
+  // There are none within one another.
+  if (module.feed_forward())
+    feed_forwards_.back().second = builder_->graph().nodes.size();
   if (open_.empty() || layout_.units()[open_.back().unit].module != &module)
     return;
   const OpenUnit unit = open_.back();
@@ -116,20 +123,25 @@ void ParameterGather::MarkRematerialized() {
       graph.buffers[graph.values[gathered.whole].buffer].rematerialize = true;
     }
   }
-  if (spec_.recompute() == NONE) return;
-  // What leaves a unit is kept: it is what recomputation starts from. The root
-  // is no unit to recompute: it is the loss.
+  if (recompute_.any()) MarkActivations();
+}
+
+void ParameterGather::MarkActivations() {
+  Graph& graph = builder_->graph();
+  std::vector<bool> in_feed_forward(graph.nodes.size()),
+      seen(graph.nodes.size());
+  for (const auto& [begin, end] : feed_forwards_)
+    std::fill_n(in_feed_forward.begin() + begin, end - begin, true);
+  // What leaves a unit is kept: it is what recomputation starts from.
   std::set<BufferId> kept;
   for (const Span& span : spans_) kept.insert(span.output);
   for (const Span& span : spans_) {
-    if (layout_.units()[span.unit].module->name().empty()) continue;
     for (size_t i = span.begin; i < span.end; ++i) {
+      if (seen[i]) continue;  // of a unit within
+      seen[i] = true;
       const Node& node = graph.nodes[i];
-      const bool chosen =
-          spec_.recompute() == FULL ||
-          std::find(spec_.recompute_ops().begin(), spec_.recompute_ops().end(),
-                    node.op->name) != spec_.recompute_ops().end();
-      if (!chosen) continue;
+      if (!recompute_.Recomputes(span.unit, node.op->name, in_feed_forward[i]))
+        continue;
       for (ValueId result : node.results) {
         Buffer& buffer = graph.buffers[graph.values[result].buffer];
         if (buffer.kind == MemoryKind::kActivation &&

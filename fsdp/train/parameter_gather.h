@@ -6,9 +6,11 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fsdp/shard/flat_parameter.h"
+#include "fsdp/shard/recompute_policy.h"
 #include "graph/builder.h"
 #include "graph/model/module.h"
 #include "proto/shard.pb.h"
@@ -26,9 +28,9 @@ class ParameterGather final : public ParameterSource {
   // each. All outlive this object, which serves one forward pass of the
   // builder's current phase.
   ParameterGather(GraphBuilder* builder, const ShardLayout& layout,
-                  const ShardSpec& spec, DType dtype,
-                  const std::vector<BufferId>& parameters, bool whole,
-                  const std::vector<UnitId>& units);
+                  const ShardSpec& spec, const RecomputePolicy& recompute,
+                  DType dtype, const std::vector<BufferId>& parameters,
+                  bool whole, const std::vector<UnitId>& units);
 
   ValueId Get(const Parameter& parameter) override;
   std::optional<ValueId> GetStacked(
@@ -48,7 +50,7 @@ class ParameterGather final : public ParameterSource {
 
   // Call when forward is emitted. Marks what backward makes again: gathered
   // parameters (but of the unit used last, which backward needs at once) and,
-  // by ShardSpec::recompute, activations inside units.
+  // by the policy, activations inside units.
   void MarkRematerialized();
 
  private:
@@ -63,10 +65,13 @@ class ParameterGather final : public ParameterSource {
   };
 
   ValueId Whole(int unit);
+  // A buffer that a node of such a unit writes, if it is to be made again.
+  void MarkActivations();
 
   GraphBuilder* builder_;
   const ShardLayout& layout_;
   const ShardSpec& spec_;
+  const RecomputePolicy& recompute_;
   DType dtype_;
   const std::vector<BufferId>& parameters_;
   const bool gathers_;
@@ -74,6 +79,8 @@ class ParameterGather final : public ParameterSource {
   std::vector<Gathered> gathered_;
   std::vector<OpenUnit> open_;
   std::vector<Span> spans_;  // of finished units, inner ones first
+  // Nodes of feed-forward modules, from and to.
+  std::vector<std::pair<size_t, size_t>> feed_forwards_;
 };
 
 }  // namespace shardgraph

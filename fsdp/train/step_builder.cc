@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/shard/recompute_policy.h"
 #include "fsdp/train/optimizer_nodes.h"
 #include "fsdp/train/parameter_gather.h"
 #include "fsdp/train/training_plan.h"
@@ -42,6 +43,8 @@ class StepBuilder {
   }
 
   absl::StatusOr<StepGraph> Build() {
+    SG_ASSIGN_OR_RETURN(recompute_,
+                        RecomputePolicy::Create(config_.shard(), layout_));
     step_.graph.groups = {
         {kWorldGroup, world_, 1},
         {kShardGroup, request_.groups.shard, 1},
@@ -143,8 +146,8 @@ class StepBuilder {
   }
 
   ParameterGather Source() {
-    return ParameterGather(&builder_, layout_, config_.shard(), step_.compute,
-                           forward_, whole_, unit_ids_);
+    return ParameterGather(&builder_, layout_, config_.shard(), recompute_,
+                           step_.compute, forward_, whole_, unit_ids_);
   }
 
   // Adds a batch's (loss, tokens) to the step's.
@@ -450,6 +453,7 @@ class StepBuilder {
   const bool whole_;   // parameters are kept whole
   const bool once_;    // gradients are reduced with the last micro-batch only
   const bool rounds_;  // to BF16 what of gradients is sent
+  RecomputePolicy recompute_;
   StepGraph step_;
   GraphBuilder builder_;
   std::vector<UnitId> unit_ids_;

@@ -24,6 +24,9 @@ struct PlanRequest {
   TargetSpec target;
   WorkspaceFunction
       workspace;  // of the backend that will run the plan; null: none
+  // Only a plan that was verified may run; one that is just looked at need not
+  // be.
+  bool verify = true;
   bool train = true;
   bool evaluate = true;
   bool generate = false;

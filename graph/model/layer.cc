@@ -31,6 +31,7 @@ Layer::Layer(LayerInfo info) : site_(std::move(info.site)) {
   block_ = info.block;
   list_ = info.list;
   attention_ = info.attention;
+  feed_forward_ = info.feed_forward;
 }
 
 ValueId Layer::Run(EmitContext& context, ValueId x) const {

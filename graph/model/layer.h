@@ -51,6 +51,7 @@ struct LayerInfo {
   bool transparent = false;
   bool block = false;
   bool list = false;
+  bool feed_forward = false;
   bool attention = false;
 };
 

@@ -97,6 +97,7 @@ LayerOr MakeFeedForward(const FeedForwardSpec& spec, LayerInfo info,
                     "a gated feed-forward has weights [out, in]; remove it");
   }
   SG_RETURN_IF_ERROR(factory.TakeActivations(field("width"), spec.width()));
+  info.feed_forward = true;
   return std::make_unique<FeedForwardLayer>(std::move(info), factory, spec);
 }
 

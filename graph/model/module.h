@@ -103,6 +103,7 @@ class Module {
   }  // groups children only: no name of its own, never a unit
   bool block() const { return block_; }  // a transformer block
   bool list() const { return list_; }    // ModuleList: never a unit
+  bool feed_forward() const { return feed_forward_; }
   bool attention() const {
     return attention_;
   }  // an attention of the class "MultiheadAttention": a forced leaf of the
@@ -122,6 +123,7 @@ class Module {
   bool transparent_ = false;
   bool block_ = false;
   bool list_ = false;
+  bool feed_forward_ = false;
   bool attention_ = false;
   std::vector<std::unique_ptr<Module>> children_;
   std::vector<const Parameter*> parameters_;

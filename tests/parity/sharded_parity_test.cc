@@ -65,6 +65,9 @@ TEST_P(ShardedParity, RecomputeReshardAndWrapPolicyChangeNothing) {
       {"shard.prefetch=0"},
       {"shard.prefetch=3"},
       {"shard.recompute=SELECTIVE", "shard.recompute_ops=gelu,swiglu"},
+      {"shard.recompute=SELECTIVE", "shard.recompute_ops=feed_forward,norm"},
+      {"shard.recompute=SELECTIVE",
+       "shard.recompute_ops=attention,embedding,pointwise,random"},
   };
   for (std::vector<std::string> choice : choices) {
     choice.push_back(kFewSteps);

@@ -87,6 +87,8 @@ void DrawShard(Draw& draw, const Model& model, int world, ShardSpec* shard) {
             "attention", "matmul", "rotary", "dropout", "add"}) {
         if (draw.Chance(40)) shard->add_recompute_ops(op);
       }
+      if (draw.Chance(40)) shard->add_recompute_ops("feed_forward");
+      if (shard->recompute_ops().empty()) shard->add_recompute_ops("norm");
       break;
     default:
       break;

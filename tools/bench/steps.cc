@@ -46,6 +46,7 @@
 #include "tools/bench/ranks.h"
 #include "tools/plan/timeline.h"
 #include "tools/presets/presets.h"
+#include "tools/recompute/trial.h"
 #include "tools/trace/rank_trace.h"
 #include "tools/trace/step_times.h"
 
@@ -134,32 +135,15 @@ class StepsRank {
     return absl::OkStatus();
   }
 
-  // Made-up tokens, other ones in each step.
-  absl::Status Fill(int64_t step, int64_t micro, Batch* batch) const {
-    const DataSpec& data = config_.data();
-    const int64_t count = data.micro_batch_size() * data.sequence_length();
-    batch->tokens.resize(count);
-    batch->targets.resize(count);
-    batch->sequence_ids.resize(data.micro_batch_size());
-    uint64_t state = step * 1000003 + micro * 1009 + runtime_.rank();
-    for (int64_t i = 0; i < count; ++i) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      batch->tokens[i] =
-          static_cast<int32_t>((state >> 33) % plan_->model->vocab_size());
-      batch->targets[i] = batch->tokens[i];
-    }
-    for (size_t i = 0; i < batch->sequence_ids.size(); ++i)
-      batch->sequence_ids[i] = step * data.batch_size() + i;
-    return absl::OkStatus();
-  }
-
   absl::Status Time() {
     TrainerOptions options;
     options.config = &config_;
     options.plan = plan_.get();
     options.executor = executor_.get();
     options.training = [this](int64_t step, int64_t micro, Batch* batch) {
-      return Fill(step, micro, batch);
+      MadeUpBatch(config_.data(), plan_->model->vocab_size(), runtime_.rank(),
+                  step, micro, batch);
+      return absl::OkStatus();
     };
     options.rank = runtime_.rank();
     options.world_size = runtime_.world_size();

@@ -74,6 +74,30 @@ Json Phases(const PlanReport& report) {
   return phases;
 }
 
+Json Chosen(const RecomputeChoice& choice) {
+  const auto figures = [](const RecomputeChoice::Figures& of) {
+    return Json{{"what", of.what()},
+                {"arena_bytes", of.arena_bytes()},
+                {"step_seconds", of.step_seconds()}};
+  };
+  Json units = Json::array();
+  for (const RecomputeUnits& unit : choice.units()) {
+    Json ops = Json::array();
+    for (const std::string& op : unit.recompute_ops()) ops.push_back(op);
+    units.push_back({{"pattern", unit.pattern()},
+                     {"recompute", Recompute_Name(unit.recompute())},
+                     {"recompute_ops", std::move(ops)}});
+  }
+  Json json = {{"budget_bytes", choice.budget_bytes()},
+               {"times", choice.times()},
+               {"units", std::move(units)},
+               {"chosen", figures(choice.chosen())},
+               {"none", figures(choice.none())},
+               {"full", figures(choice.full())}};
+  if (choice.has_runner_up()) json["runner_up"] = figures(choice.runner_up());
+  return json;
+}
+
 }  // namespace
 
 std::string JsonReport(const PlanReport& report) {
@@ -95,6 +119,8 @@ std::string JsonReport(const PlanReport& report) {
                {"micro_batches", report.micro_batches},
                {"phases", Phases(report)},
                {"time", Time(report)}};
+  if (report.recompute.has_value())
+    json["recompute"] = Chosen(*report.recompute);
   if (report.target.memory_bytes() > 0) {
     Json fitting = Json::array();
     for (const FittingSetting& setting : report.fitting) {

@@ -2,15 +2,20 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "fsdp/config/train_config.h"
+#include "fsdp/train/recompute_choice.h"
 #include "fsdp/train/training_plan.h"
 #include "kernels/status_macros.h"
+#include "tools/plan/cost_model.h"
 #include "tools/plan/fit.h"
 #include "tools/plan/report.h"
+#include "tools/plan/step_time.h"
 #include "tools/plan/target_workspace.h"
 #include "tools/presets/presets.h"
 #include "tools/program/flags.h"
@@ -71,6 +76,18 @@ absl::StatusOr<std::string> RunPlan(const PlanFlags& flags) {
       LoadTargetPreset(flags.target.empty() ? config.run().target()
                                             : flags.target));
   request.workspace = TargetWorkspace(request.target);
+  std::optional<RecomputeChoice> recompute;
+  if (config.shard().recompute() == AUTO) {
+    const auto seconds = [&](const TrainingPlan& plan) {
+      return SecondsOfStep(plan, MicroBatches(config.data(), flags.world_size),
+                           CostModel(request.target));
+    };
+    SG_ASSIGN_OR_RETURN(
+        recompute,
+        ChooseRecompute(request, seconds,
+                        absl::StrCat("the target ", request.target.name())));
+    ApplyRecompute(*recompute, &config);
+  }
   SG_ASSIGN_OR_RETURN(const std::unique_ptr<TrainingPlan> plan,
                       MakeTrainingPlan(request));
   absl::string_view name = flags.config;
@@ -79,6 +96,7 @@ absl::StatusOr<std::string> RunPlan(const PlanFlags& flags) {
       PlanReport report,
       MakeReport(std::string(absl::StripSuffix(name, ".textproto")), request,
                  *plan));
+  report.recompute = std::move(recompute);
   const int64_t limit = request.target.memory_bytes();
   if (limit > 0 && plan->plan.memory.arena_bytes > limit) {
     report.missing_bytes = plan->plan.memory.arena_bytes - limit;

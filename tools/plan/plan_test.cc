@@ -310,6 +310,34 @@ std::string SmallTarget(int64_t memory_bytes) {
   return path;
 }
 
+TEST(PlanRecompute, AutoIsWhatItSays) {
+  std::vector<std::string> args = {"--config=quickstart", "--format=json",
+                                   "data.micro_batch_size=8"};
+  const Json none = Json::parse(PlanOf(args));
+  const int64_t arena = none["memory"]["arena_bytes"];
+  EXPECT_FALSE(none.contains("recompute"));
+  args.push_back("shard.recompute=AUTO");
+  args.push_back(absl::StrCat("shard.memory_budget_bytes=", arena - 1));
+  const Json chosen = Json::parse(PlanOf(args));
+  const Json& recompute = chosen["recompute"];
+  EXPECT_EQ(recompute["budget_bytes"], arena - 1);
+  EXPECT_EQ(recompute["none"]["arena_bytes"], arena);
+  EXPECT_EQ(recompute["none"]["step_seconds"], none["time"]["step_seconds"]);
+  EXPECT_EQ(recompute["chosen"]["arena_bytes"],
+            chosen["memory"]["arena_bytes"]);
+  EXPECT_LT(recompute["chosen"]["arena_bytes"], arena);
+  EXPECT_EQ(recompute["chosen"]["step_seconds"],
+            chosen["time"]["step_seconds"]);
+  EXPECT_FALSE(recompute["units"].empty());
+  args[1] = "--format=text";
+  const std::string text = PlanOf(args);
+  for (const std::string& words :
+       {std::string("recompute AUTO: at most "), std::string("chosen"),
+        recompute["chosen"]["what"].get<std::string>(),
+        std::string("next best")})
+    EXPECT_TRUE(absl::StrContains(text, words)) << words << " in:\n" << text;
+}
+
 TEST(PlanFit, SaysWhatWouldFit) {
   const auto plan = [](int64_t memory_bytes) {
     return Json::parse(

@@ -47,15 +47,8 @@ absl::StatusOr<PlanReport> MakeReport(const std::string& config_name,
   }
   for (int lane = 0; lane < plan.plan.num_lanes; ++lane)
     report.lanes.push_back({LaneName(lane, plan.plan.num_lanes)});
-  const bool has_last = graph.FindPhase(kLastMicroPhase) != kNone;
-  for (const auto& [name, runs] :
-       {std::pair<const char*, int64_t>{"micro",
-                                        report.micro_batches - has_last},
-        {kLastMicroPhase, 1},
-        {"update", 1}}) {
-    const PhaseId phase = graph.FindPhase(name);
-    if (phase == kNone) continue;
-    report.step.push_back({phase, runs});
+  report.step = StepPhasesOf(graph, report.micro_batches);
+  for (const auto& [phase, runs] : report.step) {
     const PhaseTimeline& timeline = report.timelines[phase];
     report.step_seconds += runs * timeline.seconds;
     for (const NodeTime& node : timeline.nodes) {

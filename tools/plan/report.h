@@ -3,6 +3,7 @@
 #define TOOLS_PLAN_REPORT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,15 +13,10 @@
 #include "proto/target.pb.h"
 #include "proto/train.pb.h"
 #include "tools/plan/fit.h"
+#include "tools/plan/step_time.h"
 #include "tools/plan/timeline.h"
 
 namespace shardgraph {
-
-// A phase and how often a step runs it.
-struct StepPhase {
-  PhaseId phase = kNone;
-  int64_t runs = 1;
-};
 
 struct LaneUse {
   std::string name;
@@ -49,6 +45,9 @@ struct PlanReport {
   int64_t nodes = 0;          // of the plan: all phases, each once
   int64_t events = 0;
 
+  // What shard.recompute=AUTO stands for; absent without it.
+  std::optional<RecomputeChoice> recompute;
+
   // Of a target with a limit: bytes that are missing, and what would fit.
   int64_t missing_bytes = 0;
   std::vector<FittingSetting> fitting;
@@ -58,16 +57,16 @@ struct PlanReport {
   double Utilization() const;
 };
 
-// All but `missing_bytes` and `fitting`.
+// All but `recompute`, `missing_bytes` and `fitting`.
 absl::StatusOr<PlanReport> MakeReport(const std::string& config_name,
                                       const PlanRequest& request,
                                       const TrainingPlan& plan);
 
 // Names of memory kinds, phases and lanes are those of the headers.
 std::string TextReport(const PlanReport& report);
-// The keys of `plan --format=json`, and "target", "world_size",
-// "micro_batches", "phases" and "time" beside them. Bytes, FLOPs and seconds
-// per rank and step.
+// The keys of `plan --format=json`, and "recompute" with AUTO, and "target",
+// "world_size", "micro_batches", "phases" and "time" beside them. Bytes, FLOPs
+// and seconds per rank and step.
 std::string JsonReport(const PlanReport& report);
 // A picture of one micro-batch and the update: one row a lane, memory below.
 std::string SvgReport(const PlanReport& report);

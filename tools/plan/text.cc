@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "fsdp/train/recompute_choice.h"
 #include "tools/plan/report.h"
 
 namespace shardgraph {
@@ -260,9 +261,13 @@ std::string Fit(const PlanReport& report) {
 }  // namespace
 
 std::string TextReport(const PlanReport& report) {
-  return absl::StrCat(Head(report), Units(report), Memory(report),
-                      LiveAtPeak(report), Work(report), Time(report),
-                      Fit(report), "\nhash ", report.plan->plan.hash, "\n");
+  return absl::StrCat(
+      Head(report), Units(report), Memory(report), LiveAtPeak(report),
+      Work(report), Time(report), Fit(report),
+      report.recompute.has_value()
+          ? absl::StrCat("\n", DescribeRecompute(*report.recompute))
+          : "",
+      "\nhash ", report.plan->plan.hash, "\n");
 }
 
 }  // namespace shardgraph

@@ -7,12 +7,10 @@
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
-namespace {
-
 // The executor's walk, without memory and communicators.
-absl::StatusOr<PhaseTimeline> SimulatePhase(const StepPlan& plan,
-                                            const PhaseSchedule& schedule,
+absl::StatusOr<PhaseTimeline> SimulatePhase(const StepPlan& plan, PhaseId phase,
                                             const NodeSeconds& seconds) {
+  const PhaseSchedule& schedule = plan.schedules[phase];
   std::map<NodeId, int> events;
   for (const Edge& edge : schedule.edges)
     events.emplace(edge.from, static_cast<int>(events.size()));
@@ -46,8 +44,6 @@ absl::StatusOr<PhaseTimeline> SimulatePhase(const StepPlan& plan,
   return timeline;
 }
 
-}  // namespace
-
 double PhaseTimeline::Busy(int lane) const {
   double busy = 0;
   for (const NodeTime& node : nodes) {
@@ -61,7 +57,7 @@ absl::StatusOr<std::vector<PhaseTimeline>> SimulatePlan(
   std::vector<PhaseTimeline> timelines;
   for (const PhaseSchedule& schedule : plan.schedules) {
     SG_ASSIGN_OR_RETURN(timelines.emplace_back(),
-                        SimulatePhase(plan, schedule, seconds));
+                        SimulatePhase(plan, schedule.phase, seconds));
   }
   return timelines;
 }

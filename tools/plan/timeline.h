@@ -30,7 +30,10 @@ struct PhaseTimeline {
   double Busy(int lane) const;  // seconds
 };
 
-// By phase. Errors are those of the cost model: a time that is none.
+// Errors are those of the cost model: a time that is none.
+absl::StatusOr<PhaseTimeline> SimulatePhase(const StepPlan& plan, PhaseId phase,
+                                            const NodeSeconds& seconds);
+// All of them, by phase.
 absl::StatusOr<std::vector<PhaseTimeline>> SimulatePlan(
     const StepPlan& plan, const NodeSeconds& seconds);
 

@@ -109,15 +109,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
   SG_ASSIGN_OR_RETURN(runtime->rendezvous_,
                       Rendezvous::Join(environment, options.startup_timeout));
   if (environment.world_size > 1) {
-    CpuCommunicatorOptions communicator_options;
-    communicator_options.rank = environment.rank;
-    communicator_options.size = environment.world_size;
-    communicator_options.address = runtime->rendezvous_->address();
-    communicator_options.timeout = options.startup_timeout;
-    SG_ASSIGN_OR_RETURN(
-        runtime->cpu_factory_,
-        MakeCpuCommunicatorFactory(runtime->rendezvous_->store(),
-                                   communicator_options));
+    SG_ASSIGN_OR_RETURN(runtime->cpu_factory_,
+                        runtime->MakeFactory(runtime->rendezvous_->store()));
     std::vector<int> world(environment.world_size);
     std::iota(world.begin(), world.end(), 0);
     SG_ASSIGN_OR_RETURN(
@@ -130,24 +123,55 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(
   return runtime;
 }
 
+absl::StatusOr<std::unique_ptr<CommunicatorFactory>> Runtime::MakeFactory(
+    Store& store) const {
+  CpuCommunicatorOptions options;
+  options.rank = environment_.rank;
+  options.size = environment_.world_size;
+  options.address = rendezvous_->address();
+  options.timeout = startup_timeout_;
+  return MakeCpuCommunicatorFactory(store, options);
+}
+
 absl::Status Runtime::StartCpu(const RuntimeOptions& options) {
-  const std::vector<int> cores = Cores();
   const int local_ranks = std::max(1, environment_.local_world_size);
   threads_ = options.threads > 0
                  ? options.threads
-                 : std::max(1, static_cast<int>(cores.size()) / local_ranks);
+                 : std::max(1, static_cast<int>(Cores().size()) / local_ranks);
+  SG_ASSIGN_OR_RETURN(backend_, MakeBackend(cpu_factory_.get()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> Runtime::MakeBackend(
+    CommunicatorFactory* factory) const {
   CpuBackendOptions backend;
   backend.kernels = &CpuKernels();
   backend.threads = threads_;
-  if (environment_.local_rank >= 0 && environment_.local_world_size > 1)
-    backend.binding = Share(cores, environment_.local_rank, local_ranks);
-  if (cpu_factory_ != nullptr) {
-    backend.allocate = [factory = cpu_factory_.get()](int64_t bytes) {
+  if (environment_.local_rank >= 0 && environment_.local_world_size > 1) {
+    backend.binding =
+        Share(Cores(), environment_.local_rank, environment_.local_world_size);
+  }
+  if (factory != nullptr) {
+    backend.allocate = [factory](int64_t bytes) {
       return factory->AllocateWindow(bytes);
     };
   }
-  SG_ASSIGN_OR_RETURN(backend_, MakeCpuBackend(std::move(backend)));
-  return absl::OkStatus();
+  return MakeCpuBackend(std::move(backend));
+}
+
+absl::StatusOr<TrialBackend> Runtime::MakeTrialBackend() {
+  if (on_gpu()) {
+    return absl::FailedPreconditionError(
+        "trials are made on CPUs; a rank has one backend on its GPU");
+  }
+  TrialBackend trial;
+  if (world_size() > 1) {
+    trial.store = std::make_unique<PrefixStore>(
+        rendezvous_->store(), absl::StrCat("trial/", trials_++));
+    SG_ASSIGN_OR_RETURN(trial.communicators, MakeFactory(*trial.store));
+  }
+  SG_ASSIGN_OR_RETURN(trial.backend, MakeBackend(trial.communicators.get()));
+  return trial;
 }
 
 absl::Status Runtime::StartCuda(const RuntimeOptions& runtime_options) {
@@ -268,6 +292,14 @@ absl::Status Runtime::CheckSame(absl::string_view what,
         "; start all ranks from the same build with the same config"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Runtime::FromFirstRank(const std::string& bytes) {
+  if (environment_.world_size == 1) return bytes;
+  const std::string key = absl::StrCat("first_rank/", broadcasts_++);
+  if (rank() != 0) return rendezvous_->store().Get(key, timeout_);
+  SG_RETURN_IF_ERROR(rendezvous_->store().Set(key, bytes));
+  return bytes;
 }
 
 absl::StatusOr<std::vector<std::string>> Runtime::Collect(

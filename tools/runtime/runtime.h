@@ -46,6 +46,15 @@ struct RuntimeOptions {
   absl::Duration startup_timeout = absl::Seconds(300);
 };
 
+// A backend beside the rank's own, for a trial: on the same cores, with as many
+// threads and communicators of its own. What it holds is given back with it.
+// Members are destroyed from the bottom up.
+struct TrialBackend {
+  std::unique_ptr<Store> store;
+  std::unique_ptr<CommunicatorFactory> communicators;  // null: a world of one
+  std::unique_ptr<Backend> backend;
+};
+
 // Members are destroyed from the bottom up; executors go before their Runtime.
 class Runtime {
  public:
@@ -83,6 +92,11 @@ class Runtime {
   // Compares a text over all ranks. FailedPrecondition names the first rank
   // that differs and its first different line.
   absl::Status CheckSame(absl::string_view what, const std::string& text);
+  // Collective, on CPUs only; before the runtime goes.
+  absl::StatusOr<TrialBackend> MakeTrialBackend();
+
+  // What rank 0 gives, on every rank.
+  absl::StatusOr<std::string> FromFirstRank(const std::string& bytes);
   // Brings what each rank gives to rank 0, by rank; empty on the others.
   absl::StatusOr<std::vector<std::string>> Collect(const std::string& bytes);
   // How long this rank waits for others from now on, in all collectives.
@@ -94,6 +108,11 @@ class Runtime {
   Runtime() = default;
 
   absl::Status StartCpu(const RuntimeOptions& options);
+  // With `threads_`; `factory` may be null and outlives it.
+  absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(
+      CommunicatorFactory* factory) const;
+  absl::StatusOr<std::unique_ptr<CommunicatorFactory>> MakeFactory(
+      Store& store) const;
   absl::Status StartCuda(const RuntimeOptions& options);
   // Collective: whether each rank has a GPU to itself, this one that of
   // `address`.
@@ -102,7 +121,7 @@ class Runtime {
   LaunchEnvironment environment_;
   absl::Duration startup_timeout_, timeout_;
   int threads_ = 1;
-  int comparisons_ = 0, collections_ = 0;
+  int comparisons_ = 0, collections_ = 0, broadcasts_ = 0, trials_ = 0;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::string gpu_name_;
   // Of the control plane, and of the ranks' data on CPUs.

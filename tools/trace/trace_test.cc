@@ -21,6 +21,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/bench/null_device.h"
 #include "tools/trace/chrome_trace.h"
+#include "tools/trace/measured_cost.h"
 #include "tools/trace/rank_trace.h"
 #include "tools/trace/step_times.h"
 
@@ -274,6 +275,40 @@ TEST_P(ChromeTraceTest, TimesAddUp) {
     EXPECT_GE(lane.waits, 0);
     EXPECT_GT(lane.engine, 0);
   }
+}
+
+// Rank 1 comes 10 us late to each collective, which takes 5 us from then on.
+TEST(MeasuredCost, NodesTakeWhatThoseAlikeTook) {
+  const StepPlan plan = Chain(2);
+  const std::vector<NodeId>& order = plan.schedules[0].order;
+  std::vector<RankTrace> ranks(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks[rank].lanes.resize(2);
+    for (int run = 0; run < 3; ++run) {
+      for (const NodeId node : order) {
+        const bool collective = plan.graph.nodes[node].op->name == "all_reduce";
+        const int64_t begin =
+            1000000 * run + 100000 * node + (collective ? 10000 * rank : 0);
+        const int64_t end = 1000000 * run + 100000 * node +
+                            (collective ? 15000 : 1000 * (run + 1));
+        ranks[rank].lanes[collective].push_back({begin, end, run, node});
+      }
+    }
+  }
+  TargetSpec target;
+  target.set_memory_bandwidth(1e9);
+  MeasuredCost cost(target);
+  cost.Add(plan, ranks);
+  for (const NodeId node : order) {
+    const bool collective = plan.graph.nodes[node].op->name == "all_reduce";
+    EXPECT_NEAR(cost.Seconds(plan.graph, plan.graph.nodes[node]),
+                collective ? 5e-6 : 2e-6, 1e-12);
+  }
+  // Of another shape: as the target's model says, times what the family took.
+  const Node& update = plan.graph.nodes[plan.schedules[1].order[0]];
+  EXPECT_NEAR(cost.Seconds(plan.graph, update), 2e-6 * 8 / 64, 1e-12);
+  cost.set_factor(2);
+  EXPECT_NEAR(cost.Seconds(plan.graph, update), 4e-6 * 8 / 64, 1e-12);
 }
 
 }  // namespace

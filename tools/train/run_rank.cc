@@ -37,6 +37,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/step_state.h"
 #include "tools/program/program.h"
+#include "tools/recompute/choose.h"
 #include "tools/runtime/runtime.h"
 #include "tools/text/tokenizer_files.h"
 #include "tools/train/step_tracer.h"
@@ -123,6 +124,16 @@ class RankRun {
     request.world_size = runtime_.world_size();
     request.target = run_.target;
     request.workspace = runtime_.Workspace(request.target);
+    if (config_.shard().recompute() == AUTO) {
+      SG_ASSIGN_OR_RETURN(
+          const RecomputeChoice choice,
+          ChooseOnce(request, absl::StrCat(directory_, "/recompute.textproto"),
+                     runtime_));
+      ApplyRecompute(choice, &config_);
+      std::string why = DescribeRecompute(choice);
+      why.pop_back();  // the end of its last line
+      Say(why);
+    }
     SG_ASSIGN_OR_RETURN(plan_, MakeTrainingPlan(request));
     SG_RETURN_IF_ERROR(runtime_.CheckSame("the config", TextOf(config_)));
     SG_RETURN_IF_ERROR(runtime_.CheckSame("the plan", plan_->plan.hash));
@@ -361,7 +372,7 @@ class RankRun {
   }
 
   const PreparedRun& run_;
-  const TrainConfig& config_;
+  TrainConfig config_;  // what AUTO stands for in its place
   const std::string& directory_;
   const absl::Duration usual_, startup_, saving_;  // timeouts
   Runtime& runtime_;
