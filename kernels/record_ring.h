@@ -6,6 +6,7 @@
 #ifndef KERNELS_RECORD_RING_H_
 #define KERNELS_RECORD_RING_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -40,8 +41,13 @@ struct RecordRing {
       return all.load(std::memory_order_acquire) > number ? Found::kOverwritten
                                                           : Found::kNotYet;
     }
-    std::memcpy(to, slot + 1, bytes);
-    std::atomic_thread_fence(std::memory_order_acquire);
+    // Each word acquired: none is read after `state` is looked at again.
+    for (int64_t at = 0; at < bytes; at += 8) {
+      const std::atomic_ref<uint64_t> next(slot[1 + at / 8]);
+      const uint64_t word = next.load(std::memory_order_acquire);
+      std::memcpy(static_cast<char*>(to) + at, &word,
+                  std::min<int64_t>(8, bytes - at));
+    }
     return state.load(std::memory_order_relaxed) == before
                ? Found::kFound
                : Found::kOverwritten;
