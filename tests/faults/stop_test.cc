@@ -202,10 +202,12 @@ TEST_F(StopTest, TrainsOnWithoutRoomForCheckpoints) {
                 AllOf(HasSubstr(why), HasSubstr("training goes on"),
                       HasSubstr("train: step 6: "), HasSubstr("step 6/6")));
   };
+#ifndef SG_TSAN  // It keeps memory of its own in a file that may not grow.
   run("trap '' XFSZ; ulimit -f 200;", "File too large");
   for (const auto& entry : fs::directory_iterator(folder_ + "/run/checkpoints"))
     ADD_FAILURE() << entry.path() << " takes room";
   fs::remove_all(folder_ + "/run");
+#endif
   fs::create_directories(folder_ + "/run");
   WriteText(folder_ + "/run/checkpoints", "in the way");
   run("", "/run/checkpoints/step_0000002.tmp: Not a directory");

@@ -178,7 +178,9 @@ TEST(NonFinite, StopsAndNamesTheFirstModule) {
     run.In({2}, 0);
     int64_t steps = 0;
     run.options().after_step = [&](int rank, int64_t, Executor&,
-                                   const TrainingPlan&) { steps += rank == 0; };
+                                   const TrainingPlan&) {
+      if (rank == 0) ++steps;
+    };
     const std::string message(run.Train().status().message());
     EXPECT_THAT(message, testing::HasSubstr("not finite, first of all module "
                                             "transformer.h.0"));
