@@ -62,6 +62,11 @@ class CudaBackend final : public Backend, public HostLink {
 
   // What is needed for memory and copies.
   absl::Status Start() {
+#ifdef SG_HAVE_NVTX
+    // Not by the first range: several ranks of a process may begin theirs.
+    static const bool once = (nvtxInitialize(nullptr), true);
+    static_cast<void>(once);
+#endif
     int devices = 0;
     SG_RETURN_IF_CUDA_ERROR(cudaGetDeviceCount(&devices));
     if (options_.device < 0 || options_.device >= devices)
