@@ -18,7 +18,7 @@ targets=("$@")
   //kernels/matmul:cuda_gemm_test //kernels/norm:norm_test //kernels/optimizer:optimizer_test
   //kernels/pointwise:pointwise_test //kernels/random:dropout_test
   //kernels/collective:nccl_test //tests/parity:cuda_double_test
-  //tests/programs:cuda_train_test //tests/plan:cudnn_plans_test
+  //tests/programs:cuda_train_test
 )
 # What is counted: not tests, nor what stands in for a GPU on the double.
 wanted='^kernels/(cuda/|[a-z]+/cuda[^/]*$|[a-z]+/[^/]*[.]cu$|collective/nccl|matmul/cublaslt)'
@@ -30,20 +30,20 @@ status=0
 
 # shellcheck disable=SC2086
 bazel test --keep_going --spawn_strategy=local ${SHARDGRAPH_COVERAGE_FLAGS:-} \
-  "--per_file_copt=$files@--coverage,-fprofile-update=atomic,-fprofile-abs-path,-DSG_COVERAGE=$(pwd | cksum | cut -d' ' -f1)" \
+  "--per_file_copt=$files,-.*_test[.]cc@--coverage,-fprofile-update=atomic,-fprofile-abs-path,-DSG_COVERAGE=$(pwd | cksum | cut -d' ' -f1)" \
   "--per_file_copt=.*on_double.*cu\\.cc@-fno-sanitize=thread" \
   --linkopt=--coverage --cache_test_results=no --test_env=GCOV_PREFIX="$folder/data" \
   "${targets[@]}" || status=1
 
-# Counters lie by the path of the object that they belong to; so do the notes.
+# Counters lie by the path of the object that they belong to, in which Bazel
+# calls its folder /proc/self/cwd; so do the notes.
 root=$(bazel info execution_root 2>/dev/null)
 find "$folder/data" -name '*.gcda' | while read -r data; do
-  object=${data#"$folder"/data}
-  notes=$root/${object##*/execroot/shardgraph/}
+  notes=$root/${data#"$folder"/data/proc/self/cwd/}
   notes=${notes%.gcda}.gcno
   [ -e "$notes" ] || continue
   cp "$notes" "${data%.gcda}.gcno"
-  (cd "$folder" && gcov -t "$data" 2>/dev/null) || true
+  gcov -t "$data" 2>/dev/null
 done >"$folder/lines"
 
 git ls-files | grep -E "$wanted" | grep -E '[.](cc|cu|h)$' | grep -Ev "$unwanted" >"$folder/files"
