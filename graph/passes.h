@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,9 +26,19 @@ namespace shardgraph {
 // that needs anything of that unit, once per unit, and redirects all backward
 // readers. Producers' operands that are marked too are rerun as well. Clones
 // get Direction::kRecompute and keep scope, unit and attributes (dropout is
-// keyed, so it repeats). FailedPrecondition when a node that would have to run
-// again updates in place, or when what it reads has been overwritten.
-absl::Status Rematerialize(Graph& graph, PhaseId phase);
+// keyed, so it repeats). A buffer that `recipes` has is made again by the node
+// given there in place of its producer, of which it must be the only result;
+// the operands are values of the phase. FailedPrecondition when a node that
+// would have to run again updates in place, or when what it reads has been
+// overwritten.
+struct Recipe {
+  std::string op;
+  std::vector<ValueId> operands;
+  Attributes attributes;
+};
+using Recipes = std::map<BufferId, Recipe>;
+absl::Status Rematerialize(Graph& graph, PhaseId phase,
+                           const Recipes& recipes = {});
 
 // Lower (lower.cc): drops nodes whose results nobody reads and that write
 // nothing persistent, fuses (graph/fusion.h) by all patterns but those named in

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "graph/builder.h"
 #include "graph/passes.h"
 #include "kernels/check.h"
@@ -24,8 +25,9 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 class Rematerializer {
  public:
-  Rematerializer(Graph& graph, PhaseId phase)
+  Rematerializer(Graph& graph, PhaseId phase, const Recipes& recipes)
       : graph_(graph),
+        recipes_(recipes),
         program_(graph.phases[phase].nodes),
         builder_(&graph),
         needed_(graph.buffers.size(), false),
@@ -78,6 +80,7 @@ class Rematerializer {
     for (size_t i = 0; i < program_.size(); ++i) {
       for (ValueId v : graph_.nodes[program_[i]].results) {
         const Value& value = graph_.values[v];
+        position_[v] = static_cast<int64_t>(i);
         writes_[value.buffer].push_back(
             {static_cast<int64_t>(i), value.begin(), value.end()});
         if (graph_.buffers[value.buffer].rematerialize &&
@@ -104,8 +107,7 @@ class Rematerializer {
     for (int64_t writer : it->second) {
       if (cloned_[writer]) continue;
       cloned_[writer] = true;
-      for (ValueId operand : graph_.nodes[program_[writer]].operands)
-        Need(operand, position);
+      for (ValueId operand : OperandsOf(writer)) Need(operand, position);
     }
   }
 
@@ -115,7 +117,7 @@ class Rematerializer {
       changed = false;
       for (size_t i = 0; i < program_.size(); ++i) {
         if (!cloned_[i]) continue;
-        for (ValueId v : graph_.nodes[program_[i]].operands) {
+        for (ValueId v : OperandsOf(i)) {
           const auto it = writers_.find(graph_.values[v].buffer);
           if (it == writers_.end()) continue;
           for (int64_t writer : it->second) {
@@ -126,6 +128,26 @@ class Rematerializer {
         }
       }
     }
+  }
+
+  // How the results of a node are made again; null: by the node.
+  const Recipe* RecipeOf(int64_t position) const {
+    const Node& node = graph_.nodes[program_[position]];
+    for (ValueId result : node.results) {
+      const auto it = recipes_.find(graph_.values[result].buffer);
+      if (it == recipes_.end()) continue;
+      SG_CHECK(node.results.size() == 1)
+          << PrintNode(graph_, program_[position]) << " has a recipe";
+      return &it->second;
+    }
+    return nullptr;
+  }
+
+  // What its rerun reads.
+  absl::Span<const ValueId> OperandsOf(int64_t position) const {
+    const Recipe* const recipe = RecipeOf(position);
+    if (recipe != nullptr) return recipe->operands;
+    return graph_.nodes[program_[position]].operands;
   }
 
   // All of a unit is rerun at one place.
@@ -170,6 +192,9 @@ class Rematerializer {
   // What a clone reads and does not rerun must still be what it was.
   absl::Status CheckUnchanged(ValueId v, int64_t original, int64_t insertion) {
     const Value& value = graph_.values[v];
+    // A recipe may read what was written behind the original.
+    if (const auto made = position_.find(v); made != position_.end())
+      original = std::max(original, made->second);
     const auto it = writes_.find(value.buffer);
     if (it == writes_.end()) return absl::OkStatus();
     for (const Write& write : it->second) {
@@ -187,8 +212,10 @@ class Rematerializer {
 
   absl::Status Clone(int64_t original, int64_t insertion) {
     const Node node = graph_.nodes[program_[original]];
+    const Recipe* const recipe = RecipeOf(original);
     absl::InlinedVector<ValueId, 6> operands;
-    for (ValueId v : node.operands) {
+    for (ValueId v : recipe != nullptr ? absl::MakeConstSpan(recipe->operands)
+                                       : absl::MakeConstSpan(node.operands)) {
       if (IsNeeded(v)) {
         operands.push_back(Map(v));
       } else {
@@ -198,6 +225,11 @@ class Rematerializer {
     }
     std::vector<Placement> placements;
     for (size_t r = 0; r < node.results.size(); ++r) {
+      const Value& value = graph_.values[node.results[r]];
+      if (recipe != nullptr) {
+        placements.push_back({Again(value.buffer), value.offset, value.type});
+        continue;
+      }
       const int tied =
           TiedOperand(*node.op, node.attributes, node.operands.size(),
                       node.results.size(), r);
@@ -206,20 +238,22 @@ class Rematerializer {
             absl::StrCat("cannot rerun ", PrintNode(graph_, program_[original]),
                          " for backward: it would update its operand twice"));
       }
-      const Value& value = graph_.values[node.results[r]];
       placements.push_back(
           tied >= 0 ? Placement{}
                     : Placement{Again(value.buffer), value.offset, value.type});
     }
     builder_.TakeAnnotations(node);
-    const auto results =
-        builder_.Emit(node.op->name, operands, node.attributes, placements);
+    const auto results = builder_.Emit(
+        recipe != nullptr ? absl::string_view(recipe->op) : node.op->name,
+        operands, recipe != nullptr ? recipe->attributes : node.attributes,
+        placements);
     for (size_t r = 0; r < results.size(); ++r)
       mapped_.emplace(node.results[r], results[r]);
     return absl::OkStatus();
   }
 
   Graph& graph_;
+  const Recipes& recipes_;
   const std::vector<NodeId> program_;  // before the pass
   GraphBuilder builder_;
   std::map<BufferId, std::vector<Write>> writes_;
@@ -230,13 +264,15 @@ class Rematerializer {
   std::vector<bool> cloned_;        // by position
   std::vector<int64_t> insertion_;  // by unit + 1: position
   std::map<ValueId, ValueId> mapped_;
+  std::map<ValueId, int64_t> position_;  // of the node that makes it
 };
 
 }  // namespace
 
-absl::Status Rematerialize(Graph& graph, PhaseId phase) {
+absl::Status Rematerialize(Graph& graph, PhaseId phase,
+                           const Recipes& recipes) {
   SG_CHECK(phase >= 0 && phase < static_cast<PhaseId>(graph.phases.size()));
-  return Rematerializer(graph, phase).Run();
+  return Rematerializer(graph, phase, recipes).Run();
 }
 
 }  // namespace shardgraph

@@ -52,6 +52,7 @@ struct Policy {
   bool reshard = false;  // all units but the last
   bool recompute = false;
   bool inputs_too = false;  // the stream between blocks is not kept either
+  bool recipes = false;     // gathers again from what was put aside
 };
 
 // Blocks x + dropout(gelu(norm(x) up) down), each a unit with a gathered flat
@@ -83,6 +84,13 @@ struct Network {
           b.Emit1("all_gather", {shard},
                   Attributes().SetString("group", "world").SetInt("size", 1));
       gathered.push_back(graph.values[full].buffer);
+      if (policy.recipes) {
+        b.SetRematerialize(false);
+        const Attributes group =
+            Attributes().SetString("group", "world").SetInt("size", 1);
+        kept.push_back(b.Emit1("take_shard", {full}, group));
+        recipes[gathered.back()] = {"all_gather", {kept.back()}, group};
+      }
       b.SetRematerialize(policy.recompute);
       const ValueId norm = b.View(full, 0, {kWidth}, {1});
       const ValueId up = b.View(full, kWidth, {kHidden, kWidth}, {kWidth, 1});
@@ -115,7 +123,7 @@ struct Network {
     graph.outputs["stats"] = b.Emit1("cross_entropy_head", {x, head, targets},
                                      Attributes().SetInt("chunk_rows", 3));
     EXPECT_TRUE(Differentiate(b, options).ok());
-    const absl::Status status = Rematerialize(graph, 0);
+    const absl::Status status = Rematerialize(graph, 0, recipes);
     EXPECT_TRUE(status.ok()) << status;
   }
 
@@ -156,6 +164,8 @@ struct Network {
   std::vector<ValueId> inputs;
   std::vector<ValueId> gradients;
   std::vector<BufferId> gathered;
+  std::vector<ValueId> kept;
+  Recipes recipes;
 };
 
 TEST(RematTest, GradientsAreBitwiseEqualUnderEveryPolicy) {
@@ -226,6 +236,31 @@ TEST(RematTest, ReshardGathersAgain) {
     EXPECT_TRUE(std::any_of(
         reader.operands.begin(), reader.operands.end(),
         [&](ValueId v) { return network.graph.values[v].buffer == again; }));
+  }
+}
+
+// With a recipe it is gathered from there, to the same bits, and its shard is
+// not looked at again.
+TEST(RematTest, FollowsRecipes) {
+  for (const bool recompute : {false, true}) {
+    const Network network(
+        {.reshard = true, .recompute = recompute, .recipes = true});
+    EXPECT_EQ(network.Count("take_shard", Direction::kForward), 3);
+    EXPECT_EQ(network.Count("take_shard", Direction::kRecompute), 0);
+    int again = 0;
+    for (const Node* node : network.Nodes()) {
+      if (node->op->name != "all_gather" ||
+          node->direction != Direction::kRecompute) {
+        continue;
+      }
+      EXPECT_EQ(node->operands[0], network.kept[node->unit]);
+      ++again;
+    }
+    EXPECT_EQ(again, 2);
+    EXPECT_EQ(
+        Network({.reshard = true, .recompute = recompute, .recipes = true})
+            .Gradients(),
+        Network({}).Gradients());
   }
 }
 

@@ -167,10 +167,11 @@ absl::Status VerifyCollective(const Graph& graph, NodeId id) {
   const int64_t from = operand.num_elements();
   const int64_t to = result.num_elements();
   const bool counts_fit =
-      node.op->name == "all_gather"       ? to == from * size
-      : node.op->name == "reduce_scatter" ? from == to * size
-      : node.op->name == "all_to_all"     ? from == to && from % size == 0
-                                          : from == to;
+      node.op->name == "all_gather" ? to == from * size
+      : node.op->name == "reduce_scatter" || node.op->name == "take_shard"
+          ? from == to * size
+      : node.op->name == "all_to_all" ? from == to && from % size == 0
+                                      : from == to;
   if (!counts_fit || operand.dtype != result.dtype) {
     return Broken(NodeText(graph, id), ": ", operand.ToString(), " over ", size,
                   " ranks does not give ", result.ToString());
@@ -229,19 +230,60 @@ absl::Status VerifyNode(const StepPlan& plan, NodeId id) {
   return VerifyCollective(graph, id);
 }
 
+// What take_shard has put aside of a whole is gathered again over the group
+// that it was cut for, to the same whole.
+absl::Status VerifyGatherOfTaken(const Graph& graph, NodeId take,
+                                 NodeId gather) {
+  const Node& from = graph.nodes[take];
+  const Node& to = graph.nodes[gather];
+  const Value& taken = graph.values[from.results[0]];
+  const Value& read = graph.values[to.operands[0]];
+  if (from.attributes.String(kGroupAttribute) !=
+          to.attributes.String(kGroupAttribute) ||
+      from.unit != to.unit || taken.offset != read.offset ||
+      !(taken.type == read.type) ||
+      !(graph.values[from.operands[0]].type ==
+        graph.values[to.results[0]].type)) {
+    return Broken(NodeText(graph, gather), " does not make whole again what ",
+                  NodeText(graph, take), " has cut");
+  }
+  return absl::OkStatus();
+}
+
 // The gathers and reduce-scatters of one unit move one kind of shard: one
-// group.
+// group; but for gathers of what was taken of what such a gather has made.
 absl::Status VerifyUnitGroups(const Graph& graph) {
   std::map<UnitId, NodeId> first;
   for (const Phase& phase : graph.phases) {
+    std::map<BufferId, NodeId> taken, gathered;
     for (NodeId id : phase.nodes) {
       const Node& node = graph.nodes[id];
+      if (node.op->name == "take_shard" && !node.results.empty()) {
+        const Value& whole = graph.values[node.operands[0]];
+        const auto made = gathered.find(whole.buffer);
+        if (made == gathered.end() ||
+            graph.nodes[made->second].unit != node.unit ||
+            !(graph.values[graph.nodes[made->second].results[0]].type ==
+              whole.type)) {
+          return Broken(NodeText(graph, id),
+                        " takes its piece of what is no gathered whole");
+        }
+        taken[graph.values[node.results[0]].buffer] = id;
+        continue;
+      }
       // An all_gather on the reduce lane is the second half of a sum.
-      if (node.unit == kNone ||
+      if (node.unit == kNone || node.results.empty() ||
           (node.op->name == "all_gather" ? node.lane != LaneKind::kGather
                                          : node.op->name != "reduce_scatter")) {
         continue;
       }
+      if (const auto cut = taken.find(graph.values[node.operands[0]].buffer);
+          cut != taken.end()) {
+        SG_RETURN_IF_ERROR(VerifyGatherOfTaken(graph, cut->second, id));
+        continue;
+      }
+      if (node.op->name == "all_gather")
+        gathered[graph.values[node.results[0]].buffer] = id;
       const auto [it, is_new] = first.emplace(node.unit, id);
       if (is_new) continue;
       const Node& other = graph.nodes[it->second];

@@ -158,6 +158,9 @@ TEST_F(TrainConfigTest, ValidationNamesFieldValueAndRemedy) {
       {"shard.shard_group_size=2",
        {"shard.shard_group_size is 2", "shard.strategy is FULL_SHARD",
         "set shard.strategy=HYBRID"}},
+      {"shard.reshard_group_size=3",
+       {"shard.reshard_group_size is 3", "must divide the 2 ranks"}},
+      {"shard.reshard_group_size=-1", {"shard.reshard_group_size is -1"}},
       {"precision.loss_scale.initial=8",
        {"precision.loss_scale is given", "precision.compute is BF16",
         "set precision.compute=FP16"}},
@@ -171,10 +174,10 @@ TEST_F(TrainConfigTest, ValidationNamesFieldValueAndRemedy) {
     for (const char* part : c.parts)
       EXPECT_THAT(Message(status), HasSubstr(part)) << c.assignment;
   }
-  EXPECT_THAT(Message(ValidateTrainConfig(
-                  Resolved({"run.deterministic=false", "run.device=cpu"}), 64,
-                  2)),
-              HasSubstr("a CPU always is deterministic"));
+  EXPECT_THAT(
+      Message(ValidateTrainConfig(
+          Resolved({"run.deterministic=false", "run.device=cpu"}), 64, 2)),
+      HasSubstr("a CPU always is deterministic"));
   EXPECT_TRUE(
       ValidateTrainConfig(Resolved({"run.deterministic=false"}), 64, 2).ok());
 }

@@ -6,6 +6,7 @@
 
 #include "fsdp/shard/flat_parameter.h"
 #include "fsdp/shard/recompute_policy.h"
+#include "fsdp/shard/strategy.h"
 #include "fsdp/shard/wrap_policy.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
@@ -270,6 +271,33 @@ TEST(RecomputePolicy, SaysWhatIsWrong) {
     const auto policy = RecomputePolicy::Create(Shard(text), *layout);
     EXPECT_EQ(policy.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(policy.status().message()), HasSubstr(words));
+  }
+}
+
+TEST(GroupsOf, ReshardGroupsDivideTheShardGroup) {
+  const auto groups = [](ShardStrategy strategy, int shard_size,
+                         int reshard_size, int world) {
+    ShardSpec spec;
+    spec.set_strategy(strategy);
+    spec.set_shard_group_size(shard_size);
+    spec.set_reshard_group_size(reshard_size);
+    return GroupsOf(spec, world);
+  };
+  EXPECT_EQ(groups(FULL_SHARD, 0, 0, 8)->reshard, 8);
+  EXPECT_EQ(groups(FULL_SHARD, 0, 8, 8)->reshard, 8);
+  EXPECT_EQ(groups(FULL_SHARD, 0, 2, 8)->reshard, 2);
+  EXPECT_EQ(groups(FULL_SHARD, 0, 1, 8)->reshard, 1);
+  EXPECT_EQ(groups(HYBRID, 4, 0, 8)->reshard, 4);
+  EXPECT_EQ(groups(HYBRID, 4, 2, 8)->reshard, 2);
+  EXPECT_EQ(groups(NO_SHARD, 0, 0, 8)->reshard, 1);
+  for (const absl::Status& status :
+       {groups(FULL_SHARD, 0, 3, 8).status(), groups(HYBRID, 4, 8, 8).status(),
+        groups(FULL_SHARD, 0, -2, 8).status(),
+        groups(SHARD_GRAD_OP, 0, 2, 8).status(),
+        groups(ZERO1, 0, 8, 8).status(), groups(NO_SHARD, 0, 1, 8).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("shard.reshard_group_size is "),
+              absl::string_view::npos);
   }
 }
 

@@ -16,6 +16,10 @@ struct ShardGroups {
   // The parameters are also kept whole, in the compute dtype: gathered once a
   // step, after the update, instead of where they are used.
   bool whole_parameters = false;
+  // Ranks that share the parameters of a unit from forward to backward, which
+  // gathers them within these groups: of `shard`, or fewer, which keep larger
+  // pieces. Rank r is member r % reshard of the reshard group r / reshard.
+  int reshard = 1;
 
   int world() const { return shard * replicate; }
 };
@@ -25,7 +29,8 @@ struct ShardGroups {
 // - ZERO1: the same, with whole parameters.
 // - NO_SHARD: shard groups of one rank.
 // - HYBRID: shard groups of shard_group_size, which must divide the world.
-// Errors name field and value.
+// Reshard groups are those of reshard_group_size, which must divide the shard
+// group; the shard groups themselves if it is 0. Errors name field and value.
 absl::StatusOr<ShardGroups> GroupsOf(const ShardSpec& spec, int world_size);
 
 // Into how many pieces a shard is cut to be reduced over replicas: in BF16 they

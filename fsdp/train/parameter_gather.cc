@@ -1,19 +1,18 @@
 #include "fsdp/train/parameter_gather.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "fsdp/shard/strategy.h"
 #include "kernels/check.h"
 
 namespace shardgraph {
 
-ParameterGather::ParameterGather(GraphBuilder* builder,
-                                 const ShardLayout& layout,
-                                 const ShardSpec& spec,
-                                 const RecomputePolicy& recompute, DType dtype,
-                                 const std::vector<BufferId>& parameters,
-                                 bool whole, const std::vector<UnitId>& units)
+ParameterGather::ParameterGather(
+    GraphBuilder* builder, const ShardLayout& layout, const ShardSpec& spec,
+    const ShardGroups& groups, const RecomputePolicy& recompute, DType dtype,
+    const std::vector<BufferId>& parameters, bool whole,
+    const std::vector<UnitId>& units, bool backward)
     : builder_(builder),
       layout_(layout),
       spec_(spec),
@@ -21,6 +20,11 @@ ParameterGather::ParameterGather(GraphBuilder* builder,
       dtype_(dtype),
       parameters_(parameters),
       gathers_(!whole && layout.shards() > 1),
+      reshards_(gathers_ && spec.reshard_after_forward() &&
+                MayReshard(spec.strategy()) && groups.reshard > 1),
+      kept_by_(backward && reshards_ && groups.reshard < groups.shard
+                   ? groups.reshard
+                   : 0),
       unit_ids_(units),
       gathered_(layout.units().size()) {}
 
@@ -52,9 +56,30 @@ ValueId ParameterGather::Whole(int unit) {
                                        .SetString(kGroupAttribute, kShardGroup)
                                        .SetInt("size", layout_.shards()),
                                    placement);
+  if (kept_by_ > 0) KeepPiece(flat, gathered.whole);
   builder_->SetScope(scope);
   builder_->SetUnit(around);
   return gathered.whole;
+}
+
+// Right behind the gather, on its lane: compute does not wait. Lower drops what
+// backward does not gather again.
+void ParameterGather::KeepPiece(const FlatParameter& flat, ValueId whole) {
+  const Attributes group = Attributes()
+                               .SetString(kGroupAttribute, kReshardGroup)
+                               .SetInt("size", kept_by_);
+  const TensorType piece(dtype_, {flat.padded_numel / kept_by_});
+  Buffer buffer;
+  buffer.name = absl::StrCat(flat.name, "/kept");
+  buffer.bytes = piece.span_bytes();
+  buffer.kind = MemoryKind::kComputeParameter;
+  const ValueId kept = builder_->Emit1(
+      "take_shard", {whole}, group,
+      Placement{builder_->AddBuffer(std::move(buffer)), 0, piece});
+  Graph& graph = builder_->graph();
+  graph.nodes[graph.values[kept].producer].lane = LaneKind::kGather;
+  recipes_.emplace(graph.values[whole].buffer,
+                   Recipe{"all_gather", {kept}, group});
 }
 
 ValueId ParameterGather::Get(const Parameter& parameter) {
@@ -109,10 +134,9 @@ void ParameterGather::Exit(const Module& module, ValueId output) {
   builder_->SetUnit(open_.empty() ? kNone : unit_ids_[open_.back().unit]);
 }
 
-void ParameterGather::MarkRematerialized() {
+Recipes ParameterGather::MarkRematerialized() {
   Graph& graph = builder_->graph();
-  if (gathers_ && spec_.reshard_after_forward() &&
-      MayReshard(spec_.strategy())) {
+  if (reshards_) {
     const auto last =
         std::max_element(gathered_.begin(), gathered_.end(),
                          [](const Gathered& a, const Gathered& b) {
@@ -124,6 +148,7 @@ void ParameterGather::MarkRematerialized() {
     }
   }
   if (recompute_.any()) MarkActivations();
+  return recipes_;
 }
 
 void ParameterGather::MarkActivations() {

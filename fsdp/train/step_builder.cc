@@ -49,6 +49,10 @@ class StepBuilder {
         {kWorldGroup, world_, 1},
         {kShardGroup, request_.groups.shard, 1},
         {kReplicateGroup, request_.groups.replicate, request_.groups.shard}};
+    if (request_.groups.reshard > 1 &&
+        request_.groups.reshard < request_.groups.shard) {
+      step_.graph.groups.push_back({kReshardGroup, request_.groups.reshard, 1});
+    }
     AddPersistent();
     if (request_.train) {
       SG_RETURN_IF_ERROR(Micro("micro", /*last=*/!once_));
@@ -145,9 +149,10 @@ class StepBuilder {
     return options;
   }
 
-  ParameterGather Source() {
-    return ParameterGather(&builder_, layout_, config_.shard(), recompute_,
-                           step_.compute, forward_, whole_, unit_ids_);
+  ParameterGather Source(bool backward = false) {
+    return ParameterGather(&builder_, layout_, config_.shard(), request_.groups,
+                           recompute_, step_.compute, forward_, whole_,
+                           unit_ids_, backward);
   }
 
   // Adds a batch's (loss, tokens) to the step's.
@@ -173,11 +178,11 @@ class StepBuilder {
   absl::Status Micro(absl::string_view phase, bool last) {
     builder_.SetPhase(phase);
     builder_.SetDirection(Direction::kForward);
-    ParameterGather source = Source();
+    ParameterGather source = Source(/*backward=*/true);
     SG_ASSIGN_OR_RETURN(
         const ForwardResult forward,
         request_.model->Emit(builder_, source, Forward(ForwardMode::kTrain)));
-    source.MarkRematerialized();
+    const Recipes recipes = source.MarkRematerialized();
     AddLoss(forward.stats);
 
     DifferentiateOptions options;
@@ -210,7 +215,7 @@ class StepBuilder {
       options.bases.push_back(std::move(base));
     }
     SG_RETURN_IF_ERROR(Differentiate(builder_, options));
-    return Rematerialize(step_.graph, builder_.phase());
+    return Rematerialize(step_.graph, builder_.phase(), recipes);
   }
 
   // Whether the gradient of a gathered parameter is that of its shard, reduced

@@ -45,7 +45,9 @@ TEST(GradientRulesTest, EveryOpIsDecided) {
       "accumulate", "adamw", "advance_state", "finish_gradients", "kv_write",
       "lion", "sgd", "sum_of_squares", "update_loss_scale",
       // collectives between forward and loss
-      "all_reduce", "all_to_all", "reduce_scatter", "sum_pieces"};
+      "all_reduce", "all_to_all", "reduce_scatter", "sum_pieces",
+      // what is kept for backward
+      "take_shard"};
   for (const OpDef* op : AllOps()) {
     EXPECT_NE(FindGradientRule(op->name) != nullptr, never.count(op->name) > 0)
         << std::string(op->name);

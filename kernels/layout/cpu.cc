@@ -11,6 +11,8 @@ namespace {
 
 using Prepared = std::unique_ptr<PreparedKernel>;
 
+constexpr int64_t kCopyGrain = 65536;  // bytes of a task
+
 template <typename T>
 Prepared Fill(const Tensor& y, T value) {
   return MakeKernel(
@@ -75,12 +77,25 @@ absl::StatusOr<Prepared> PrepareKvWrite(const KernelContext& context) {
   });
 }
 
+absl::StatusOr<Prepared> PrepareTakeShard(const KernelContext& context) {
+  const Tensor& shard = context.results[0];
+  const int64_t bytes = shard.type.num_elements() * SizeOf(shard.type.dtype);
+  return MakeKernel([to = shard.as<char>(), bytes,
+                     from = context.operands[0].as<char>() +
+                            context.rank * bytes](Lane& lane) {
+    lane.pool->ParallelFor(bytes, kCopyGrain, [&](int64_t begin, int64_t end) {
+      std::memcpy(to + begin, from + begin, end - begin);
+    });
+  });
+}
+
 }  // namespace
 
 absl::Span<const KernelDef> LayoutCpuKernels() {
   static constexpr KernelDef kernels[] = {
       {.op = "fill", .prepare = PrepareFill},
       {.op = "kv_write", .prepare = PrepareKvWrite},
+      {.op = "take_shard", .prepare = PrepareTakeShard},
   };
   return kernels;
 }

@@ -74,12 +74,26 @@ absl::StatusOr<Prepared> PrepareKvWrite(const KernelContext& context) {
   });
 }
 
+absl::StatusOr<Prepared> PrepareTakeShard(const KernelContext& context) {
+  const Tensor& shard = context.results[0];
+  const int64_t bytes = shard.type.num_elements() * SizeOf(shard.type.dtype);
+  return cuda::MakeCudaKernel(
+      "take_shard", [to = shard.data, bytes,
+                     from = context.operands[0].as<char>() +
+                            context.rank * bytes](cudaStream_t stream) {
+        return bytes == 0 ? cudaSuccess
+                          : cudaMemcpyAsync(to, from, bytes,
+                                            cudaMemcpyDeviceToDevice, stream);
+      });
+}
+
 }  // namespace
 
 absl::Span<const KernelDef> LayoutCudaKernels() {
   static constexpr KernelDef kernels[] = {
       {.op = "fill", .prepare = PrepareFill},
       {.op = "kv_write", .prepare = PrepareKvWrite},
+      {.op = "take_shard", .prepare = PrepareTakeShard},
   };
   return kernels;
 }

@@ -55,6 +55,32 @@ absl::Status InferKvWrite(const Attributes&,
   return absl::OkStatus();
 }
 
+absl::Status InferTakeShard(const Attributes& attributes,
+                            absl::Span<const TensorType> operands,
+                            std::vector<TensorType>* results) {
+  SG_RETURN_IF_ERROR(CheckCount(operands, {"full"}));
+  SG_RETURN_IF_ERROR(CheckAttribute(attributes, kGroupAttribute));
+  SG_RETURN_IF_ERROR(CheckAttribute(attributes, "size"));
+  SG_RETURN_IF_ERROR(CheckRank(operands[0], "full", 1, 1));
+  const int64_t size = attributes.Int("size");
+  if (size < 1 || operands[0].dim(0) % size != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attribute size is ", size, ", must be at least 1 and ",
+                     "divide full, which is ", operands[0].ToString()));
+  }
+  results->push_back(
+      TensorType(operands[0].dtype, {operands[0].dim(0) / size}));
+  return absl::OkStatus();
+}
+
+// Of the whole only the piece is read.
+OpCost TakeShardCost(const Attributes&, absl::Span<const TensorType>,
+                     absl::Span<const TensorType> results) {
+  OpCost cost;
+  cost.bytes = 2 * results[0].num_elements() * SizeOf(results[0].dtype);
+  return cost;
+}
+
 // Only the new rows move.
 OpCost KvWriteCost(const Attributes&, absl::Span<const TensorType> operands,
                    absl::Span<const TensorType>) {
@@ -73,6 +99,8 @@ absl::Span<const OpDef* const> LayoutOps() {
                 .cost = KvWriteCost,
                 .in_place = {0},
                 .strided_operands = 0b10},
+      new OpDef{
+          .name = "take_shard", .infer = InferTakeShard, .cost = TakeShardCost},
   };
   return ops;
 }

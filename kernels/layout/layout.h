@@ -1,4 +1,4 @@
-// Ops that only place values: constants and the key/value cache.
+// Ops that only place values: constants, the key/value cache, pieces.
 //
 // fill() -> tensor
 //   Attributes: shape (ints, required), dtype (a DTypeName, required), value
@@ -10,6 +10,11 @@
 //   In place: rows position .. position + T - 1 of every sequence become those
 //   of `new`; rows that would lie outside [0, S) are dropped. Same floating
 //   dtype; `new` may be strided.
+//
+// take_shard(full[size * n]) -> shard[n]
+//   Attributes: group (a group of the mesh), size (its ranks, at least 1). The
+//   piece of this rank, member r of the group: elements r * n .. r * n + n - 1,
+//   as reduce_scatter and all_gather have it. Any dtype.
 #ifndef KERNELS_LAYOUT_LAYOUT_H_
 #define KERNELS_LAYOUT_LAYOUT_H_
 

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/testing/conformance.h"
 #include "kernels/testing/cuda_conformance.h"
@@ -32,6 +33,16 @@ OpCase KvWrite(DType dtype, int64_t rows, int64_t position, Dims strides) {
   return op_case;
 }
 
+OpCase TakeShard(DType dtype, int64_t n, int rank, int size) {
+  OpCase op_case;
+  op_case.op = LayoutOps()[2];
+  op_case.attributes.SetString("group", "shard").SetInt("size", size);
+  op_case.operands = {TensorType(dtype, {n})};
+  op_case.rank = rank;
+  op_case.group_size = size;
+  return op_case;
+}
+
 std::vector<OpCase> Cases() {
   std::vector<OpCase> cases;
   for (const char* dtype : {"F32", "BF16", "F16"}) {
@@ -54,6 +65,11 @@ std::vector<OpCase> Cases() {
       cases.push_back(KvWrite(dtype, 3, position, {100, 30, 5, 1}));
     }
     cases.push_back(KvWrite(dtype, 0, 3, {0, 12, 4, 1}));
+    for (int rank = 0; rank < 3; ++rank)
+      cases.push_back(TakeShard(dtype, 21, rank, 3));
+    cases.push_back(TakeShard(dtype, 100000, 1, 2));
+    cases.push_back(TakeShard(dtype, 0, 1, 2));
+    cases.push_back(TakeShard(dtype, 7, 0, 1));
   }
   return cases;
 }
@@ -105,6 +121,19 @@ TEST(KvWrite, WritesRowsFromThePositionOn) {
   }
 }
 
+// The pieces of all ranks make up the whole.
+TEST(TakeShard, TakesThePieceOfTheRank) {
+  for (const TestKernels& kernels : Backends()) {
+    for (int rank = 0; rank < 4; ++rank) {
+      OpCase op_case = TakeShard(DType::kBF16, 12, rank, 4);
+      for (int i = 0; i < 12; ++i) op_case.operands[0].values.push_back(i);
+      const double first = 3.0 * rank;
+      EXPECT_EQ(Evaluate(op_case, kernels, false)[0],
+                (std::vector<double>{first, first + 1, first + 2}));
+    }
+  }
+}
+
 TEST(Layout, RefusesWhatDoesNotFit) {
   std::vector<TensorType> results;
   const auto infer = [&](const OpCase& op_case) {
@@ -125,6 +154,12 @@ TEST(Layout, RefusesWhatDoesNotFit) {
   wrong.operands[1].type = TensorType(DType::kF32, {2, 1, 2, 4});
   EXPECT_EQ(infer(wrong),
             "kv_write: new is F32[2,1,2,4], must be F32[2,*,3,4]");
+  for (const int size : {0, 2}) {
+    EXPECT_EQ(infer(TakeShard(DType::kBF16, 7, 0, size)),
+              absl::StrCat("take_shard: attribute size is ", size,
+                           ", must be at least 1 and divide full, which is "
+                           "BF16[7]"));
+  }
 }
 
 }  // namespace

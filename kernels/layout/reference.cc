@@ -24,12 +24,19 @@ void KvWrite(const ReferenceCall& call) {
   }
 }
 
+void TakeShard(const ReferenceCall& call) {
+  const int64_t n = call.result(0).size();
+  for (int64_t i = 0; i < n; ++i)
+    call.Store(0, i, call.operand(0).GetFlat(call.rank() * n + i));
+}
+
 }  // namespace
 
 absl::Span<const KernelDef> LayoutReferenceKernels() {
   static constexpr KernelDef kernels[] = {
       {.op = "fill", .prepare = PrepareReference<Fill>},
       {.op = "kv_write", .prepare = PrepareReference<KvWrite>},
+      {.op = "take_shard", .prepare = PrepareReference<TakeShard>},
   };
   return kernels;
 }

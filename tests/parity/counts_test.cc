@@ -132,6 +132,7 @@ TEST(Communication, IsWhatThePlanSays) {
       {"shard.strategy=ZERO1"},
       {"shard.strategy=NO_SHARD"},
       {"shard.strategy=HYBRID", "shard.shard_group_size=2"},
+      {"shard.strategy=FULL_SHARD", "shard.reshard_group_size=2"},
   };
   int turn = 0;
   for (const int world : {2, 4}) {

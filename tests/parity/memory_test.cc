@@ -58,6 +58,7 @@ TEST(MemoryTest, TheArenaIsWhatThePlanSays) {
       {3, {"shard.strategy=ZERO1", "shard.reduce_once=true"}},
       {2, {"shard.strategy=NO_SHARD", "precision.reduce=BF16"}},
       {4, {"shard.strategy=HYBRID", "shard.shard_group_size=2"}},
+      {4, {"shard.reshard_group_size=2"}},
       {2, {"optimizer.frozen=.*mlp.*"}},
   };
   for (const char* compute : {"FP32", "BF16"}) {

@@ -37,7 +37,8 @@ struct Mesh {
   }
 };
 
-// HYBRID in groups of every size, one and the world among them.
+// HYBRID in groups of every size, one and the world among them; FULL_SHARD
+// resharded to fewer ranks as well.
 std::vector<Mesh> Meshes(int most_ranks) {
   std::vector<Mesh> meshes;
   for (int world = 1; world <= most_ranks; ++world) {
@@ -50,6 +51,12 @@ std::vector<Mesh> Meshes(int most_ranks) {
       meshes.push_back({world,
                         {"shard.strategy=HYBRID",
                          absl::StrCat("shard.shard_group_size=", size)}});
+    }
+    for (int size = 2; size < world; ++size) {
+      if (world % size != 0) continue;
+      meshes.push_back({world,
+                        {"shard.strategy=FULL_SHARD",
+                         absl::StrCat("shard.reshard_group_size=", size)}});
     }
   }
   return meshes;
@@ -128,6 +135,32 @@ TEST_P(StrategyParity, TwoRanksGiveTheSameBitsInBf16) {
     ASSERT_TRUE(other.ok()) << other.status();
     EXPECT_EQ(other->losses, first->losses);
     EXPECT_EQ(other->weights, first->weights);
+  }
+}
+
+// From wherever backward gathers them, parameters have the same bits.
+TEST_P(StrategyParity, ReshardGroupsChangeNoBits) {
+  TrainingRunOptions options;
+  options.world_size = 4;
+  const auto run = [&](const std::vector<std::string>& overrides) {
+    return RunTraining(
+        ParityConfig(GetParam(), 1, With(overrides, "run.steps=3")), options);
+  };
+  const std::vector<std::vector<std::string>> choices = {
+      {"precision.compute=BF16", "shard.recompute=FULL"},
+      {"shard.reduce_once=true", "optimizer.frozen=.*(attn|embed).*"},
+      {"shard.strategy=HYBRID", "shard.shard_group_size=2"}};
+  for (size_t i = 0; i < choices.size(); ++i) {
+    SCOPED_TRACE(choices[i][0]);
+    const absl::StatusOr<TrainingRunResult> first = run(choices[i]);
+    ASSERT_TRUE(first.ok()) << first.status();
+    for (const char* size : {"1", "2"}) {
+      const absl::StatusOr<TrainingRunResult> other = run(
+          With(choices[i], absl::StrCat("shard.reshard_group_size=", size)));
+      ASSERT_TRUE(other.ok()) << other.status();
+      EXPECT_EQ(other->losses, first->losses);
+      EXPECT_EQ(other->weights, first->weights);
+    }
   }
 }
 

@@ -1,8 +1,9 @@
 // The standing mutations, with every strategy. A training that is broken in one
 // place gives other numbers than whole, by more than parity tests allow: each
-// sum over ranks dropped, each gather that brings nothing, each accumulation
-// skipped, a gradient scaled by 0.9, one dropout mask for all sequences. What
-// may go unseen in numbers, Verify refuses: each edge omitted, each pad read.
+// sum over ranks dropped, each gather that brings nothing, each piece that is
+// another's, each accumulation skipped, a gradient scaled by 0.9, one dropout
+// mask for all sequences. What may go unseen in numbers, Verify refuses: each
+// edge omitted, each pad read.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -47,6 +48,9 @@ const std::vector<Way>& Ways() {
       {"Zero1Once", 2, {"shard.strategy=ZERO1", "shard.reduce_once=true"}},
       {"NoShard", 2, {"shard.strategy=NO_SHARD"}},
       {"Hybrid", 4, {"shard.strategy=HYBRID", "shard.shard_group_size=2"}},
+      {"Reshard",
+       4,
+       {"shard.strategy=FULL_SHARD", "shard.reshard_group_size=2"}},
       {"HybridInBf16",
        4,
        {"shard.strategy=HYBRID", "shard.shard_group_size=2",
@@ -145,6 +149,13 @@ Prepared ZeroOperand(const KernelContext& context) {
   return PrepareWhole(broken);
 }
 
+// What the first rank is to keep, on every rank.
+Prepared TakeFirst(const KernelContext& context) {
+  KernelContext broken = context;
+  if (Sabotage::Get().Breaks(context)) broken.rank = 0;
+  return PrepareWhole(broken);
+}
+
 Prepared ScaleResult(const KernelContext& context) {
   if (!Sabotage::Get().Breaks(context)) return PrepareWhole(context);
   const Tensor& result = context.results[0];
@@ -165,6 +176,7 @@ constexpr KernelDef kMutations[] = {
     {.op = "all_reduce", .prepare = DropReduction},
     {.op = "all_to_all", .prepare = DropReduction},
     {.op = "all_gather", .prepare = DropGather},
+    {.op = "take_shard", .prepare = TakeFirst},
     {.op = "accumulate", .prepare = ZeroOperand<2>},
     {.op = "dropout", .prepare = ZeroOperand<1>},
     {.op = "gelu_gradient", .prepare = ScaleResult},
@@ -248,6 +260,8 @@ TEST_P(StrategyMutations, GiveOtherNumbers) {
   for (const char* op :
        {"all_reduce", "accumulate", "dropout", "gelu_gradient"})
     EXPECT_EQ(ops.count(op), 1u) << op;
+  EXPECT_EQ(ops.count("take_shard"),
+            GetParam().name == std::string("Reshard") ? 1u : 0u);
   EXPECT_EQ(ops.count("reduce_scatter") + ops.count("all_to_all"),
             GetParam().name == std::string("NoShard") ? 0u : 1u);
 }

@@ -52,6 +52,7 @@ class Generator {
     // However it was trained: these ranks share the model.
     config_.mutable_shard()->set_strategy(FULL_SHARD);
     config_.mutable_shard()->clear_shard_group_size();
+    config_.mutable_shard()->clear_reshard_group_size();
   }
 
   absl::Status Load(const std::string& checkpoint, int64_t tokens_needed) {

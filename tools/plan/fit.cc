@@ -25,10 +25,11 @@ class Trial {
     ShardSpec* shard = config_.mutable_shard();
     shard->set_strategy(FULL_SHARD);
     shard->clear_shard_group_size();
+    shard->clear_reshard_group_size();
     shard->set_reshard_after_forward(true);
     settings_.push_back(
         "shard.strategy=FULL_SHARD shard.shard_group_size=0 "
-        "shard.reshard_after_forward=true");
+        "shard.reshard_after_forward=true shard.reshard_group_size=0");
     return *this;
   }
   Trial& MicroBatch(int64_t size) {
@@ -66,7 +67,8 @@ std::vector<FittingSetting> SettingsThatFit(const PlanRequest& request) {
   std::vector<FittingSetting> fitting;
   const bool can_recompute = request.config->shard().recompute() != FULL;
   const int64_t micro = request.config->data().micro_batch_size();
-  if (request.config->shard().strategy() != FULL_SHARD)
+  if (request.config->shard().strategy() != FULL_SHARD ||
+      request.config->shard().reshard_group_size() != 0)
     Trial(request).FullShard().Fits(&fitting);
   if (can_recompute) Trial(request).Recompute().Fits(&fitting);
   for (int64_t size = micro / 2; size >= 1; size /= 2) {
