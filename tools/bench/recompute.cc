@@ -203,37 +203,44 @@ class Bench {
     return true;
   }
 
-  RecomputeChoice FirstBlocks(size_t count, const std::string& ops) const {
-    RecomputeChoice choice;
-    RecomputeUnits* units = choice.add_units();
+  // `ops` in the blocks from `begin` to `end`.
+  void AddBlocks(size_t begin, size_t end, const std::string& ops,
+                 RecomputeChoice* choice) const {
+    if (begin == end) return;
+    RecomputeUnits* units = choice->add_units();
     units->set_pattern(absl::StrReplaceAll(
-        absl::StrJoin(blocks_.begin(), blocks_.begin() + count, "|"),
+        absl::StrJoin(blocks_.begin() + begin, blocks_.begin() + end, "|"),
         {{".", "[.]"}}));
     units->set_recompute(ops.empty() ? FULL : SELECTIVE);
     for (absl::string_view op : absl::StrSplit(ops, ',', absl::SkipEmpty()))
       units->add_recompute_ops(std::string(op));
-    return choice;
   }
 
-  // In all blocks, and in the fewest first ones that fit.
+  // In the fewest first blocks that fit, nothing behind them; then everything
+  // in the fewest, one of the ops behind them; then everything in all.
   absl::Status AddOthers() {
-    for (const std::string& ops : OtherOps()) {
-      const std::string what = ops.empty() ? "everything" : ops;
-      for (size_t count = 1; count <= blocks_.size(); ++count) {
-        if (variants_.size() > kOthers) return absl::OkStatus();
-        int64_t bytes = 0;
-        SG_RETURN_IF_ERROR(Add(absl::StrCat(what, " in ", count, " blocks"),
-                               FirstBlocks(count, ops), &bytes)
-                               .status());
-        if (bytes <= budget_) break;
+    for (const bool mixed : {false, true}) {
+      for (const std::string& ops : OtherOps()) {
+        if (mixed && ops.empty()) continue;
+        for (size_t count = 1; count <= blocks_.size(); ++count) {
+          if (variants_.size() > kOthers) return absl::OkStatus();
+          RecomputeChoice choice;
+          AddBlocks(0, count, mixed ? "" : ops, &choice);
+          if (mixed) AddBlocks(count, blocks_.size(), ops, &choice);
+          int64_t bytes = 0;
+          SG_RETURN_IF_ERROR(
+              Add(absl::StrCat(mixed || ops.empty() ? "everything" : ops,
+                               " in ", count, " blocks",
+                               mixed ? absl::StrCat(", ", ops, " behind") : ""),
+                  choice, &bytes)
+                  .status());
+          if (bytes <= budget_) break;
+        }
       }
     }
-    if (variants_.size() <= kOthers) {
-      SG_RETURN_IF_ERROR(Add("everything in all blocks",
-                             FirstBlocks(blocks_.size(), ""), nullptr)
-                             .status());
-    }
-    return absl::OkStatus();
+    RecomputeChoice all;
+    AddBlocks(0, blocks_.size(), "", &all);
+    return Add("everything in all blocks", all, nullptr).status();
   }
 
   Runtime& runtime_;
