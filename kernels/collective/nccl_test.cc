@@ -293,6 +293,17 @@ TEST(Nccl, WindowsAreZeroAndAligned) {
   EXPECT_EQ(fake_cuda::TakeReport(), "");
 }
 
+TEST(Nccl, AWindowThatDoesNotFitIsNamed) {
+  OnDevices(1, 0, absl::Seconds(60), [](NcclFactory& factory, Store&) {
+    const absl::Status status =
+        factory.AllocateWindow(int64_t{1} << 60).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("ncclMemAlloc of 1152921504606846976 bytes: NCCL "
+                          "error 1 ("));
+  });
+}
+
 const KernelTable& NoKernels() {
   static const KernelTable* const table = new KernelTable({});
   return *table;

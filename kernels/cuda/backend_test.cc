@@ -101,6 +101,27 @@ TEST(CudaBackendTest, BadOptionsNameTheField) {
               HasSubstr("num_chunks is 0"));
 }
 
+TEST(CudaStatusTest, SaysWhatCudasOwnTextDoesNot) {
+  EXPECT_TRUE(CudaStatus(cudaSuccess, "a call").ok());
+  struct {
+    int error;
+    absl::StatusCode code;
+    const char* text;
+  } const cases[] = {
+      {2, absl::StatusCode::kResourceExhausted, "a call: CUDA error 2 ("},
+      {34, absl::StatusCode::kUnavailable, "take it out"},
+      {35, absl::StatusCode::kUnavailable, "needs a newer driver"},
+      {100, absl::StatusCode::kUnavailable, "check CUDA_VISIBLE_DEVICES"},
+      {700, absl::StatusCode::kInternal, "a call: CUDA error 700 ("},
+  };
+  for (const auto& [error, code, text] : cases) {
+    const absl::Status status =
+        CudaStatus(static_cast<cudaError_t>(error), "a call");
+    EXPECT_EQ(status.code(), code) << error;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  }
+}
+
 TEST(CudaBackendTest, AllocatorIsAskedFirst) {
   alignas(4096) static char window[4096];
   absl::StatusOr<void*> answer = window;
