@@ -18,19 +18,21 @@ namespace {
 constexpr int kComputeLane = 0;
 
 // A Llama of equal blocks, four ranks, four lanes.
-std::unique_ptr<PresetPlan> Blocks(int prefetch, int in_flight) {
+std::unique_ptr<PresetPlan> Blocks(int prefetch, int in_flight,
+                                   absl::string_view more = "") {
   return PlanText(
       absl::StrCat(
           R"(model { llama { vocab_size: 64 hidden_size: 32 intermediate_size: 64
              num_hidden_layers: 12 num_attention_heads: 4
              max_position_embeddings: 16 } }
              data { batch_size: 4 } shard { prefetch: )",
-          prefetch, " max_units_in_flight: ", in_flight, " }"),
+          prefetch, " max_units_in_flight: ", in_flight, " ", more, " }"),
       4, TestTarget(4));
 }
 
 // Compute of a unit takes 1 forward and 2 backward, spread evenly over its
-// nodes; a gather takes `ratio` and a reduction, of twice the bytes, 2 ratio.
+// nodes; a gather takes `ratio` and a reduction, of twice the bytes, 2 ratio;
+// over two ranks in place of four two thirds of that.
 NodeSeconds EqualUnits(const Graph& graph, double ratio) {
   std::map<std::pair<UnitId, Direction>, int> nodes;
   for (NodeId id : graph.phases[graph.FindPhase("micro")].nodes) {
@@ -40,7 +42,8 @@ NodeSeconds EqualUnits(const Graph& graph, double ratio) {
   }
   return [nodes, ratio](const Graph& graph, const Node& node) {
     if (node.phase != graph.FindPhase("micro")) return 0.0;
-    if (node.op->name == "all_gather") return ratio;
+    if (node.op->name == "all_gather")
+      return node.attributes.Int("size") == 4 ? ratio : ratio * 2 / 3;
     if (node.op->name == "reduce_scatter") return 2 * ratio;
     if (node.lane != LaneKind::kCompute || node.unit == kNone) return 0.0;
     return (node.direction == Direction::kForward ? 1.0 : 2.0) /
@@ -89,6 +92,19 @@ TEST_P(Overlap, WithoutPrefetchEveryGatherIsSeen) {
       static_cast<int64_t>(plan->training->layout.units().size());
   EXPECT_EQ(result.gathers, 2 * units - 2);
   EXPECT_NEAR(result.idle, (2 * units - 2) * ratio + 2 * ratio, 1e-9);
+}
+
+// Resharded to pairs: backward gathers within them.
+TEST_P(Overlap, GathersOfBackwardAreShorterInAReshardGroup) {
+  const double ratio = GetParam();
+  const std::unique_ptr<PresetPlan> plan =
+      Blocks(0, 2, "reshard_group_size: 2");
+  const Result result = Simulate(*plan, ratio);
+  const int64_t units =
+      static_cast<int64_t>(plan->training->layout.units().size());
+  EXPECT_EQ(result.gathers, 2 * units - 2);
+  EXPECT_NEAR(result.idle,
+              units * ratio + (units - 2) * ratio * 2 / 3 + 2 * ratio, 1e-9);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ratios, Overlap, ::testing::Values(0.25, 0.5, 1.0));

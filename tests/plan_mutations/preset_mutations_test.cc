@@ -13,6 +13,7 @@
 #include "graph/step_plan.h"
 #include "graph/workspace.h"
 #include "gtest/gtest.h"
+#include "kernels/check.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/op.h"
 #include "kernels/op_table.h"
@@ -24,10 +25,13 @@ namespace {
 constexpr char kConfigs[] = "proto/configs";
 constexpr char kTargets[] = "proto/targets";
 
-// Preset, target and strategy; two ranks, of HYBRID two groups of two.
-class PresetMutations
-    : public ::testing::TestWithParam<
-          std::tuple<std::string, const char*, ShardStrategy>> {
+// The strategy's name, or FULL_SHARD resharded to pairs.
+constexpr char kResharded[] = "RESHARDED";
+
+// Preset, target and strategy; two ranks, of HYBRID two groups of two, and four
+// ranks resharded to pairs.
+class PresetMutations : public ::testing::TestWithParam<
+                            std::tuple<std::string, const char*, const char*>> {
  protected:
   PresetMutations() {
     const auto& [preset, target_name, strategy] = GetParam();
@@ -35,9 +39,20 @@ class PresetMutations
     SG_CHECK_OK(config);
     auto model = MakeModel(config->model());
     SG_CHECK_OK(model);
-    config->mutable_shard()->set_strategy(strategy);
-    if (strategy == HYBRID) config->mutable_shard()->set_shard_group_size(2);
-    const int world = strategy == HYBRID ? 4 : 2;
+    ShardSpec* shard = config->mutable_shard();
+    int world = 2;
+    if (strategy == std::string(kResharded)) {
+      shard->set_reshard_group_size(2);
+      world = 4;
+    } else {
+      ShardStrategy value;
+      SG_CHECK(ShardStrategy_Parse(strategy, &value)) << strategy;
+      shard->set_strategy(value);
+      if (value == HYBRID) {
+        shard->set_shard_group_size(2);
+        world = 4;
+      }
+    }
     ResolveTrainConfig((*model)->max_positions(), world, &*config);
     auto target = LoadTarget(target_name, kTargets);
     SG_CHECK_OK(target);
@@ -159,11 +174,16 @@ TEST_P(PresetMutations, GathersAfterTheirReaders) {
 TEST_P(PresetMutations, WrongGroups) {
   plan_.graph.groups.push_back({"other", 2, 5});
   int tried = 0;
-  for (Node& node : plan_.graph.nodes) {
+  std::vector<NodeId> nodes;  // those that run
+  for (const Phase& phase : graph().phases)
+    nodes.insert(nodes.end(), phase.nodes.begin(), phase.nodes.end());
+  for (const NodeId id : nodes) {
+    Node& node = plan_.graph.nodes[id];
     if (!IsCollective(node)) continue;
     const Attributes original = node.attributes;
     const Group& own = *graph().FindGroup(original.String(kGroupAttribute));
-    for (const char* name : {"shard", "replicate", "other", "nobody"}) {
+    for (const char* name :
+         {"shard", "replicate", "reshard", "other", "nobody"}) {
       const Group* const group = graph().FindGroup(name);
       if (group != nullptr && group->size == own.size &&
           group->stride == own.stride) {
@@ -265,11 +285,11 @@ INSTANTIATE_TEST_SUITE_P(
     Presets, PresetMutations,
     ::testing::Combine(::testing::ValuesIn(PresetNames(kConfigs)),
                        ::testing::Values("cpu_avx2", "h100"),
-                       ::testing::Values(FULL_SHARD, SHARD_GRAD_OP, ZERO1,
-                                         NO_SHARD, HYBRID)),
+                       ::testing::Values("FULL_SHARD", "SHARD_GRAD_OP", "ZERO1",
+                                         "NO_SHARD", "HYBRID", kResharded)),
     [](const auto& info) {
       return std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" +
-             ShardStrategy_Name(std::get<2>(info.param));
+             std::get<2>(info.param);
     });
 
 }  // namespace
