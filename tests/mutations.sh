@@ -36,6 +36,7 @@ smooth_target_only  | kernels/loss/cpu.cc        | s/-share \* scale);/0 * share
 half_of_z_loss      | kernels/loss/cpu.cc        | s/static_cast<float>(2 \* z_loss_)/static_cast<float>(z_loss_)/ | //kernels/loss:loss_test
 drop_adapter_scale  | graph/model/layers_linear.cc | s/if (lora_.scale != 1)/if (lora_.scale < 0)/ | //tests/parity:training_fixture_test --test_filter=LoraFixtureTest*
 keep_others_piece   | kernels/layout/cpu.cc      | s/context.rank \* bytes/0 * bytes/ | //kernels/layout:layout_test
+forget_kept_pieces  | fsdp/train/parameter_gather.cc | s/^  recipes_.emplace(/  if (kept_by_ < 0) recipes_.emplace(/ | //tests/plan:golden_plans_test
 train_below_adapters | fsdp/shard/parameter_groups.cc | s/if (!parameter->adapter) result/if (parameter == nullptr) result/ | //tests/parity:memory_test --test_filter=*WhatIsNotTrained*
 END
 )

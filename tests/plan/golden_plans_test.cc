@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -142,6 +143,39 @@ TEST(GoldenPlans, HybridTwoByTwo) {
   EXPECT_EQ(scattered.size(), plan->training->layout.units().size());
   EXPECT_EQ(scattered, summed);
   ExpectGolden("hybrid_two_by_two", plan->plan());
+}
+
+TEST(GoldenPlans, ReshardedToPairsOfFour) {
+  const auto plan = PlanText(
+      Config(kTiny, "data { batch_size: 4 } shard { reshard_group_size: 2 }"),
+      4, TestTarget(4));
+  const Group* const pair = plan->graph().FindGroup("reshard");
+  ASSERT_NE(pair, nullptr);
+  EXPECT_EQ(std::pair(pair->size, pair->stride), std::pair(2, 1));
+  // What is gathered again was put aside in forward: a half of the whole.
+  std::map<BufferId, const Node*> taken;
+  for (const Node* take : Nodes(plan->plan(), "micro", "take_shard")) {
+    const Value& piece = plan->graph().values[take->results[0]];
+    EXPECT_EQ(2 * plan->graph().buffers[piece.buffer].bytes,
+              plan->graph().buffer_of(take->operands[0]).bytes);
+    taken[piece.buffer] = take;
+  }
+  int64_t kept = 0;
+  for (const Node* gather : Nodes(plan->plan(), "micro", "all_gather")) {
+    const bool forward = gather->direction == Direction::kForward;
+    EXPECT_EQ(gather->attributes.String(kGroupAttribute),
+              forward ? "shard" : "reshard");
+    if (forward) continue;
+    const auto from =
+        taken.find(plan->graph().values[gather->operands[0]].buffer);
+    ASSERT_NE(from, taken.end());
+    EXPECT_EQ(from->second->unit, gather->unit);
+    taken.erase(from);
+    kept += plan->graph().buffer_of(gather->operands[0]).bytes;
+  }
+  EXPECT_TRUE(taken.empty());
+  EXPECT_GT(kept, 0);
+  ExpectGolden("resharded_to_pairs", plan->plan());
 }
 
 TEST(GoldenPlans, SelectiveRecomputeWithFusedOps) {

@@ -70,6 +70,14 @@ void DrawShard(Draw& draw, const Model& model, int world, ShardSpec* shard) {
     shard->set_reshard_after_forward(MayReshard(shard->strategy()) &&
                                      draw.Chance(50));
   }
+  if (MayReshard(shard->strategy()) &&
+      (!shard->has_reshard_after_forward() || shard->reshard_after_forward()) &&
+      draw.Chance(40)) {
+    const int ranks =
+        shard->strategy() == HYBRID ? shard->shard_group_size() : world;
+    shard->set_reshard_group_size(ranks == 4 ? draw.Pick({1, 2, 2, 4})
+                                             : draw.Pick({1, ranks}));
+  }
   shard->set_reduce_once(draw.Chance(30));
   if (draw.Chance(80)) shard->set_prefetch(draw.Int(0, 4));
   if (draw.Chance(30)) {

@@ -153,9 +153,11 @@ TEST(PlanJson, BytesOfEveryStrategyByFormula) {
   struct Case {
     const char* strategy;
     int64_t shard, replicate;  // ranks of a group
+    int64_t reshard = 0;       // the same; 0: the shard group
   };
   for (const Case& c :
-       {Case{"FULL_SHARD", 4, 1}, Case{"SHARD_GRAD_OP", 4, 1},
+       {Case{"FULL_SHARD", 4, 1}, Case{"FULL_SHARD", 4, 1, 2},
+        Case{"FULL_SHARD", 4, 1, 1}, Case{"SHARD_GRAD_OP", 4, 1},
         Case{"ZERO1", 4, 1}, Case{"NO_SHARD", 1, 4}, Case{"HYBRID", 2, 2},
         Case{"HYBRID", 1, 4}, Case{"HYBRID", 4, 1}}) {
     const std::string strategy = c.strategy;
@@ -169,6 +171,8 @@ TEST(PlanJson, BytesOfEveryStrategyByFormula) {
                                      "shard.strategy=" + strategy};
     if (strategy == "HYBRID")
       args.push_back(absl::StrCat("shard.shard_group_size=", c.shard));
+    if (c.reshard > 0)
+      args.push_back(absl::StrCat("shard.reshard_group_size=", c.reshard));
     const Json json = Json::parse(PlanOf(args));
     int64_t shards = 0, once = 0;
     for (const Json& unit : json["units"]) {
@@ -183,12 +187,16 @@ TEST(PlanJson, BytesOfEveryStrategyByFormula) {
     const auto sum = [](int64_t bytes, int64_t size) {
       return 2 * bytes * (size - 1) / size;
     };
-    const int64_t gathers = strategy == "ZERO1" ? shards
-                            : strategy == "SHARD_GRAD_OP"
-                                ? 4 * shards
-                                : 4 * (2 * shards - once);
+    // Of backward: pieces of reshard groups are larger and go to fewer ranks.
+    const int64_t reshard = c.reshard > 0 ? c.reshard : c.shard;
+    const int64_t again =
+        (shards - once) * c.shard / reshard * (reshard - 1) * 2;
+    const int64_t gathers = shards * (c.shard - 1) * 2;
     const Json& communication = json["communication"];
-    EXPECT_EQ(communication["all_gather_bytes"], gathers * (c.shard - 1) * 2);
+    EXPECT_EQ(communication["all_gather_bytes"], strategy == "ZERO1" ? gathers
+                                                 : strategy == "SHARD_GRAD_OP"
+                                                     ? 4 * gathers
+                                                     : 4 * (gathers + again));
     EXPECT_EQ(communication["reduce_scatter_bytes"],
               4 * shards * (c.shard - 1) * 4);
     EXPECT_EQ(
@@ -199,8 +207,15 @@ TEST(PlanJson, BytesOfEveryStrategyByFormula) {
     EXPECT_EQ(kinds["master_parameter"], 4 * shards);
     EXPECT_EQ(kinds["optimizer_state"], 8 * shards);
     EXPECT_EQ(kinds["gradient_shard"], 4 * shards);
-    EXPECT_EQ(kinds["compute_parameter"],
-              2 * (strategy == "ZERO1" ? whole : shards));
+    // Beside it, where memory peaks, pieces of reshard groups.
+    const int64_t copies = 2 * (strategy == "ZERO1" ? whole : shards);
+    EXPECT_GE(kinds["compute_parameter"], copies);
+    EXPECT_LE(kinds["compute_parameter"],
+              copies + (reshard > 1 && reshard < c.shard
+                            ? 2 * (whole - c.shard * once) / reshard
+                            : 0));
+    EXPECT_EQ(kinds["compute_parameter"] > copies,
+              reshard > 1 && reshard < c.shard);
     EXPECT_EQ(kinds["gathered_parameter"] == 0,
               c.shard == 1 || strategy == "ZERO1");
   }
