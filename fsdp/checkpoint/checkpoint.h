@@ -77,8 +77,8 @@ struct LoadOptions {
 // Reads a checkpoint into this rank's shards, whatever the world size,
 // strategy, wrap policy and split into units of the run that wrote it: masters,
 // compute copies, and, unless `weights_only`, moments and StepState. Plans
-// without moments (no training) take the weights only. Holds a few MiB, and
-// pages of one piece at a time. DataLoss: the checkpoint is damaged;
+// without moments (no training) take the weights only. Holds less than a
+// MiB, and pages of one piece at a time, 4 MiB of them at most. DataLoss: the checkpoint is damaged;
 // FailedPrecondition: it is of another model or optimizer; InvalidArgument:
 // a pattern is wrong or matches nothing.
 absl::StatusOr<CheckpointManifest> LoadCheckpoint(

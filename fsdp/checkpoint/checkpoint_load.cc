@@ -1,5 +1,4 @@
 #include <cstdio>
-#include <regex>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "fsdp/checkpoint/checkpoint_names.h"
 #include "fsdp/checkpoint/checkpoint_reader.h"
 #include "fsdp/checkpoint/manifest.h"
+#include "fsdp/checkpoint/parameter_patterns.h"
 #include "fsdp/checkpoint/safetensors.h"
 #include "fsdp/train/shard_writer.h"
 #include "kernels/check.h"
@@ -31,38 +31,6 @@ absl::Status ReadShard(CheckpointReader& reader, const CheckpointTensor& tensor,
                        ReadAsFloat(dtype, bytes, 0, absl::MakeSpan(*values));
                        return shards->Write(held, first, *values, kind);
                      });
-}
-
-// Which of the model's parameters are to be loaded.
-absl::StatusOr<std::set<const Parameter*>> Wanted(
-    const Model& model, const std::vector<std::string>& patterns) {
-  std::set<const Parameter*> wanted(model.parameters().begin(),
-                                    model.parameters().end());
-  if (patterns.empty()) return wanted;
-  wanted.clear();
-  for (const std::string& pattern : patterns) {
-    bool matched = false;
-    try {
-      const std::regex regex(pattern);
-      for (const Parameter* parameter : model.parameters()) {
-        if (!std::regex_match(parameter->name, regex)) continue;
-        matched = true;
-        wanted.insert(parameter);
-      }
-    } catch (const std::regex_error& error) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("checkpoint.initialize_parameters has \"", pattern,
-                       "\", which is no regular expression: ", error.what()));
-    }
-    if (!matched) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "checkpoint.initialize_parameters has \"", pattern,
-          "\", which matches no parameter; a whole name must match, for "
-          "example ",
-          model.parameters()[0]->name));
-    }
-  }
-  return wanted;
 }
 
 // The checkpoint has the model's wanted parameters, and, when all are wanted,
@@ -142,7 +110,8 @@ absl::StatusOr<CheckpointManifest> LoadCheckpoint(const std::string& folder,
   CheckpointReader reader(folder, manifest);
   const TrainingPlan& plan = *rank.plan;
   SG_ASSIGN_OR_RETURN(const std::set<const Parameter*> wanted,
-                      Wanted(*plan.model, options.parameters));
+                      MatchingParameters(*plan.model, options.parameters,
+                                         /*adapters=*/true));
   SG_RETURN_IF_ERROR(CheckModel(folder, manifest, reader, *plan.model, wanted,
                                 options.parameters.empty()));
   ShardWriter shards(plan, rank.rank % plan.groups.shard, *rank.executor);

@@ -11,6 +11,11 @@
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
+namespace {
+
+constexpr int64_t kAtOnce = 256 << 10;  // bytes that are handed out
+
+}  // namespace
 
 CheckpointReader::CheckpointReader(std::string folder,
                                    const CheckpointManifest& manifest)
@@ -51,7 +56,8 @@ absl::Status CheckpointReader::Read(
             const int64_t at = in_box + from - in_tensor + done;
             const int64_t chunk = at / chunk_elements;
             const int64_t n =
-                std::min(to - from - done, (chunk + 1) * chunk_elements - at);
+                std::min({to - from - done, kAtOnce / size,
+                          (chunk + 1) * chunk_elements - at});
             SG_RETURN_IF_ERROR(Verify(piece, chunk, &source));
             SG_RETURN_IF_ERROR(take(from - begin + done, dtype,
                                     source.data.substr(at * size, n * size)));
@@ -108,6 +114,11 @@ absl::Status CheckpointReader::Verify(const CheckpointPiece& piece,
                                       int64_t chunk, Source* source) const {
   if (chunk == source->verified) return absl::OkStatus();
   const int64_t chunk_bytes = manifest_.chunk_bytes();
+  if (source->verified >= 0) {
+    source->file->Release(*source->entry, source->verified * chunk_bytes,
+                          std::min<int64_t>((source->verified + 1) * chunk_bytes,
+                                            source->data.size()));
+  }
   const absl::string_view bytes =
       source->data.substr(chunk * chunk_bytes, chunk_bytes);
   if (Crc32c(bytes) != piece.crc32c(chunk)) {

@@ -18,9 +18,9 @@
 
 namespace shardgraph {
 
-// Files are mapped when they are first needed and stay so; of their pages one
-// piece at a time is in memory. Not safe to use from
-// several threads.
+// Files are mapped when they are first needed and stay so; of their pages, those
+// of one chunk of a piece at a time are in memory. Not safe to use from several
+// threads.
 class CheckpointReader {
  public:
   // `manifest` is what ReadCheckpointManifest(folder) gave; it outlives the
@@ -31,9 +31,9 @@ class CheckpointReader {
   const CheckpointTensor* Find(const std::string& name) const;
 
   // Hands out elements [begin, begin + elements) of a tensor of the manifest,
-  // in runs that are contiguous in it, as they are stored: `take(first element
-  // of the run, counted from begin; dtype; bytes)`, in the order of the
-  // tensor's pieces, until one fails. DataLoss names file and tensor: damage,
+  // in runs that are contiguous in it, of 256 KiB at most, as they are stored:
+  // `take(first element of the run, counted from begin; dtype; bytes)`, in the
+  // order of the tensor's pieces, until one fails. DataLoss names file and tensor: damage,
   // or elements that no piece has.
   absl::Status Read(const CheckpointTensor& tensor, int64_t begin,
                     int64_t elements,

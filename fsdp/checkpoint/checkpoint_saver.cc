@@ -155,6 +155,7 @@ absl::Status CheckpointSaver::Write(int64_t step, int64_t number) {
   SaveOptions save;
   save.folder = options_.folder;
   save.step = step;
+  save.extra = options_.extra;
   save.store = options_.store;
   save.store_key = absl::StrCat("checkpoint/", number);
   save.timeout = absl::Seconds(spec_.timeout_seconds());

@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -31,6 +32,7 @@ struct CheckpointSaverOptions {
   std::string folder;
   // In a world of one both are null. `store` outlives the saver.
   Store* store = nullptr;
+  std::map<std::string, std::string> extra;  // of each manifest
   // Collective: the largest number over all ranks.
   std::function<absl::StatusOr<int64_t>(int64_t mine)> max;
   // Alarms and failures, a line each; from any thread. Null: stderr.

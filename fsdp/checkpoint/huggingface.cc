@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/checkpoint/parameter_patterns.h"
 #include "fsdp/files/durable_file.h"
 #include "fsdp/files/json.h"
 #include "fsdp/train/shard_writer.h"
@@ -130,11 +131,14 @@ absl::StatusOr<std::unique_ptr<HuggingFaceFolder>> HuggingFaceFolder::Open(
 }
 
 absl::StatusOr<std::map<const Parameter*, StoredTensor>> MatchParameters(
-    const HuggingFaceFolder& folder, const Model& model) {
+    const HuggingFaceFolder& folder, const Model& model,
+    const std::vector<std::string>& patterns) {
+  SG_ASSIGN_OR_RETURN(const std::set<const Parameter*> wanted,
+                      MatchingParameters(model, patterns, /*adapters=*/false));
   std::map<const Parameter*, StoredTensor> matched;
   std::set<std::string> known;
   for (const Parameter* parameter : model.parameters()) {
-    if (parameter->adapter) continue;
+    if (wanted.count(parameter) == 0) continue;
     StoredTensor tensor;
     for (const std::string& name : NamesOf(*parameter, model)) {
       const auto it = folder.tensors().find(name);
@@ -166,6 +170,7 @@ absl::StatusOr<std::map<const Parameter*, StoredTensor>> MatchParameters(
     }
     matched[parameter] = tensor;
   }
+  if (!patterns.empty()) return matched;
   for (const auto& [name, tensor] : folder.tensors()) {
     if (known.count(name) > 0 || Ignored(name)) continue;
     return Wrong(tensor.file->path(),
@@ -178,10 +183,11 @@ absl::StatusOr<std::map<const Parameter*, StoredTensor>> MatchParameters(
 
 absl::Status LoadHuggingFaceWeights(const std::string& folder,
                                     const TrainingPlan& plan, int shard,
-                                    Executor& executor) {
+                                    Executor& executor,
+                                    const std::vector<std::string>& patterns) {
   SG_ASSIGN_OR_RETURN(const auto opened, HuggingFaceFolder::Open(folder));
   SG_ASSIGN_OR_RETURN(const auto matched,
-                      MatchParameters(*opened, *plan.model));
+                      MatchParameters(*opened, *plan.model, patterns));
   return ShardWriter(plan, shard, executor)
       .Fill(
           ShardKind::kMaster,
@@ -190,9 +196,15 @@ absl::Status LoadHuggingFaceWeights(const std::string& folder,
             const StoredTensor& tensor = matched.at(&parameter);
             ReadAsFloat(*tensor.entry->dtype, tensor.file->Data(*tensor.entry),
                         begin, values);
+            const int64_t size = SizeOf(*tensor.entry->dtype);
+            tensor.file->Release(
+                *tensor.entry, begin * size,
+                (begin + static_cast<int64_t>(values.size())) * size);
             return absl::OkStatus();
           },
-          [](const Parameter& parameter) { return !parameter.adapter; });
+          [&](const Parameter& parameter) {
+            return matched.count(&parameter) > 0;
+          });
 }
 
 }  // namespace shardgraph

@@ -47,14 +47,18 @@ class HuggingFaceFolder {
 // "model."); a tied parameter may come under any of its names; attention masks
 // and rotary tables are ignored. InvalidArgument names a parameter without a
 // tensor, a wrong shape or dtype, or a tensor that the model has no use for.
+// With `patterns` (parameter_patterns.h) only the parameters that they match
+// need a tensor, and the folder may be of another model in all others.
 absl::StatusOr<std::map<const Parameter*, HuggingFaceFolder::StoredTensor>>
-MatchParameters(const HuggingFaceFolder& folder, const Model& model);
+MatchParameters(const HuggingFaceFolder& folder, const Model& model,
+                const std::vector<std::string>& patterns = {});
 
-// Fills this rank's masters and compute copies from the folder, a few MiB at a
-// time, whatever the world size. Moments are not touched.
-absl::Status LoadHuggingFaceWeights(const std::string& folder,
-                                    const TrainingPlan& plan, int shard,
-                                    Executor& executor);
+// Fills this rank's masters and compute copies of the parameters that are
+// matched from the folder, whatever the world size; adapters and moments are
+// not touched. Holds less than a MiB, and pages of as much of the files.
+absl::Status LoadHuggingFaceWeights(
+    const std::string& folder, const TrainingPlan& plan, int shard,
+    Executor& executor, const std::vector<std::string>& patterns = {});
 
 }  // namespace shardgraph
 

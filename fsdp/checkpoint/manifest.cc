@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "fsdp/files/crc32c.h"
 #include "fsdp/files/durable_file.h"
+#include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
 #include "kernels/status_macros.h"
 
@@ -24,6 +25,8 @@ namespace fs = std::filesystem;
 
 constexpr char kChecksum[] = "# crc32c ";
 constexpr char kPrefix[] = "step_";
+// Messages in messages; the parser recurses. A model in a config has a few.
+constexpr int kMaxNesting = 200;
 
 std::string ChecksumLine(absl::string_view text) {
   return absl::StrFormat("%s%08x\n", kChecksum, Crc32c(text));
@@ -31,6 +34,38 @@ std::string ChecksumLine(absl::string_view text) {
 
 absl::Status Damaged(absl::string_view path, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(path, ": ", what));
+}
+
+// What the parser says first.
+class FirstError final : public google::protobuf::io::ErrorCollector {
+ public:
+  void AddError(int line, google::protobuf::io::ColumnNumber column,
+                const std::string& message) override {
+    if (text_.empty())
+      text_ = absl::StrCat(line + 1, ":", column + 1, ": ", message);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// Elements of a tensor of these sizes; nullopt: negative, or more than the
+// bytes of any file.
+std::optional<int64_t> CountOf(
+    const google::protobuf::RepeatedField<int64_t>& sizes) {
+  constexpr int64_t kMost = int64_t{1} << 59;
+  int64_t count = 1;
+  bool empty = false;
+  for (const int64_t size : sizes) {
+    if (size == 0) {
+      empty = true;
+    } else if (size < 0 || __builtin_mul_overflow(count, size, &count) ||
+               count > kMost) {
+      return std::nullopt;
+    }
+  }
+  return empty ? 0 : count;
 }
 
 // N of "step_N".
@@ -95,8 +130,11 @@ absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& path,
   // A newer version may have fields that this one does not know; it is named
   // below.
   parser.AllowUnknownField(true);
+  parser.SetRecursionLimit(kMaxNesting);
+  FirstError error;
+  parser.RecordErrorsTo(&error);
   if (!parser.ParseFromString(file, &manifest))
-    return Damaged(path, "it cannot be parsed");
+    return Damaged(path, absl::StrCat("it cannot be parsed: ", error.text()));
   if (manifest.version() != kManifestVersion) {
     return Damaged(
         path, absl::StrCat("its version is ", manifest.version(),
@@ -125,6 +163,8 @@ absl::Status CheckPieces(const CheckpointManifest& manifest) {
     DType dtype;
     if (!ParseDType(tensor.dtype(), &dtype))
       return wrong(absl::StrCat("unknown dtype ", tensor.dtype()));
+    const std::optional<int64_t> numel = CountOf(tensor.shape());
+    if (!numel.has_value()) return wrong("such a tensor cannot be");
     int64_t covered = 0;
     for (const CheckpointPiece& piece : tensor.pieces()) {
       if (piece.file() < 0 || piece.file() >= manifest.files_size())
@@ -141,19 +181,20 @@ absl::Status CheckPieces(const CheckpointManifest& manifest) {
                          "] of size [", absl::StrJoin(piece.size(), ", "),
                          "] does not lie inside"));
       }
-      const int64_t numel = BoxOf(piece).numel();
-      const int64_t bytes = numel * SizeOf(dtype);
+      const int64_t elements = BoxOf(piece).numel();
+      const int64_t bytes = elements * SizeOf(dtype);
       if (piece.crc32c_size() !=
-          (bytes + manifest.chunk_bytes() - 1) / manifest.chunk_bytes()) {
+          bytes / manifest.chunk_bytes() +
+              (bytes % manifest.chunk_bytes() != 0 ? 1 : 0)) {
         return wrong(absl::StrCat(piece.crc32c_size(), " checksums for ", bytes,
                                   " bytes"));
       }
-      covered += numel;
+      covered += elements;
+      if (covered > *numel) return wrong("its pieces overlap");
     }
-    const int64_t numel = NumElements(absl::MakeConstSpan(tensor.shape()));
-    if (covered != numel) {
+    if (covered != *numel) {
       return wrong(
-          absl::StrCat("its pieces hold ", covered, " elements of ", numel));
+          absl::StrCat("its pieces hold ", covered, " elements of ", *numel));
     }
   }
   return absl::OkStatus();

@@ -47,44 +47,86 @@ absl::Status Wrong(absl::string_view what) {
   return absl::InvalidArgumentError(what);
 }
 
-// Parses the header; keys of an object are unique, and nothing is nested deeper
-// than the format nests.
-absl::StatusOr<Json> ParseHeader(absl::string_view text) {
-  std::vector<std::set<std::string>> keys;
-  std::string problem;
-  const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (!problem.empty()) return false;
-    switch (event) {
-      case Json::parse_event_t::object_start:
-        keys.emplace_back();
-        if (depth > 1) problem = "an object is nested too deeply";
-        break;
-      case Json::parse_event_t::object_end:
-        keys.pop_back();
-        break;
-      case Json::parse_event_t::array_start:
-        if (depth > 2) problem = "an array is nested too deeply";
-        break;
-      case Json::parse_event_t::key:
-        if (!keys.back().insert(value.get<std::string>()).second) {
-          problem = absl::StrCat("the key \"", value.get<std::string>(),
-                                 "\" appears twice");
-        }
-        break;
-      default:
-        break;
-    }
-    return problem.empty();
-  };
-  Json header;
-  try {
-    header = Json::parse(text.begin(), text.end(), check);
-  } catch (const Json::exception& error) {
-    return Wrong(absl::StrCat("its header is no JSON: ", error.what()));
+// Builds the header's value as the parser goes along. Keys of an object are
+// unique, and nothing is nested deeper than the format nests.
+class HeaderBuilder final : public nlohmann::json_sax<Json> {
+ public:
+  Json& header() { return root_; }
+  // What is wrong; empty: nothing.
+  const std::string& problem() const { return problem_; }
+
+  bool null() override { return Add(nullptr); }
+  bool boolean(bool value) override { return Add(value); }
+  bool number_integer(int64_t value) override { return Add(value); }
+  bool number_unsigned(uint64_t value) override { return Add(value); }
+  bool number_float(double value, const std::string&) override {
+    return Add(value);
   }
-  if (!problem.empty()) return Wrong(absl::StrCat("its header: ", problem));
-  if (!header.is_object()) return Wrong("its header is no JSON object");
-  return header;
+  bool string(std::string& value) override { return Add(std::move(value)); }
+  bool binary(Json::binary_t&) override { return false; }
+  bool start_object(size_t) override {
+    if (open_.size() > 1) return Problem("an object is nested too deeply");
+    return Begin(Json::object());
+  }
+  bool key(std::string& name) override {
+    if (open_.back()->contains(name))
+      return Problem(absl::StrCat("the key \"", name, "\" appears twice"));
+    key_ = std::move(name);
+    return true;
+  }
+  bool end_object() override { return End(); }
+  bool start_array(size_t) override {
+    if (open_.size() > 2) return Problem("an array is nested too deeply");
+    return Begin(Json::array());
+  }
+  bool end_array() override { return End(); }
+  bool parse_error(size_t, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    problem_ = absl::StrCat(" is no JSON: ", error.what());
+    return false;
+  }
+
+ private:
+  bool Problem(absl::string_view what) {
+    problem_ = absl::StrCat(": ", what);
+    return false;
+  }
+  Json* Put(Json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    Json& outer = *open_.back();
+    if (outer.is_object()) return &(outer[std::move(key_)] = std::move(value));
+    outer.push_back(std::move(value));
+    return &outer.back();
+  }
+  bool Add(Json value) {
+    Put(std::move(value));
+    return true;
+  }
+  bool Begin(Json value) {
+    open_.push_back(Put(std::move(value)));
+    return true;
+  }
+  bool End() {
+    open_.pop_back();
+    return true;
+  }
+
+  Json root_;
+  std::vector<Json*> open_;  // objects and arrays around what comes next
+  std::string key_;          // of it, in an object
+  std::string problem_;
+};
+
+absl::StatusOr<Json> ParseHeader(absl::string_view text) {
+  HeaderBuilder builder;
+  if (!Json::sax_parse(text.begin(), text.end(), &builder))
+    return Wrong(absl::StrCat("its header", builder.problem()));
+  if (!builder.header().is_object())
+    return Wrong("its header is no JSON object");
+  return std::move(builder.header());
 }
 
 absl::StatusOr<int64_t> NonNegative(const Json& value, absl::string_view what) {
@@ -130,19 +172,18 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
 
   const Json& shape = value["shape"];
   if (!shape.is_array()) return Wrong("has a shape that is no array");
+  // A zero makes the tensor empty; the others still have a product that can be
+  // computed.
   int64_t bytes = named->bytes;
-  bool overflow = false;
+  bool empty = false, overflow = false;
   for (const Json& dim : shape) {
     SG_ASSIGN_OR_RETURN(const int64_t size, NonNegative(dim, "the shape"));
     entry.shape.push_back(size);
-    overflow = __builtin_mul_overflow(bytes, size, &bytes) || overflow;
+    empty = empty || size == 0;
+    overflow = (size != 0 && __builtin_mul_overflow(bytes, size, &bytes)) ||
+               overflow;
   }
-  // A zero anywhere makes the tensor empty, however large the others are.
-  if (std::find(entry.shape.begin(), entry.shape.end(), 0) !=
-      entry.shape.end()) {
-    bytes = 0;
-    overflow = false;
-  }
+  if (empty) bytes = 0;
   if (overflow) {
     return Wrong(absl::StrCat("has shape [", absl::StrJoin(entry.shape, ", "),
                               "], more bytes than 2^63 - 1"));
@@ -286,12 +327,13 @@ SafetensorsFile::~SafetensorsFile() {
   if (map_ != nullptr) munmap(const_cast<char*>(map_), map_bytes_);
 }
 
-void SafetensorsFile::Release(const SafetensorsEntry& entry) const {
-  // Whole pages inside the tensor; its neighbours may be in use.
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  const int64_t start = data_ - map_;
-  const int64_t begin = (start + entry.begin + page - 1) / page * page;
-  const int64_t end = (start + entry.end) / page * page;
+void SafetensorsFile::Release(const SafetensorsEntry& entry, int64_t begin,
+                              int64_t end) const {
+  // Around a page that is looked at, Linux maps those of 64 KiB.
+  constexpr int64_t kAround = 64 << 10;
+  const int64_t start = data_ - map_ + entry.begin;
+  begin = (start + begin) / kAround * kAround;
+  end = std::min((start + end + kAround - 1) / kAround * kAround, map_bytes_);
   if (begin < end)
     madvise(const_cast<char*>(map_) + begin, end - begin, MADV_DONTNEED);
 }

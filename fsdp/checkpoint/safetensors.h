@@ -61,9 +61,13 @@ class SafetensorsFile {
   absl::string_view Header() const {
     return absl::string_view(map_, data_ - map_);
   }
-  // Gives back the memory that holds the tensor's bytes; they are read from the
-  // file again when they are looked at.
-  void Release(const SafetensorsEntry& entry) const;
+  // Gives back the memory that holds the tensor's bytes, and what came in with
+  // them; they are read from the file again when they are looked at.
+  void Release(const SafetensorsEntry& entry) const {
+    Release(entry, 0, entry.end - entry.begin);
+  }
+  // The same of bytes [begin, end) of the tensor.
+  void Release(const SafetensorsEntry& entry, int64_t begin, int64_t end) const;
 
  private:
   SafetensorsFile() = default;

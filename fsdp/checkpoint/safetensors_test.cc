@@ -118,12 +118,11 @@ TEST(SafetensorsTest, AcceptsWhatTheFormatAllows) {
            File("{" + a + "}", 8),
            File("{" + a + "}   ", 8),
            File("{ \"__metadata__\" : {} , " + a + "}", 8),
-           // Not in order of the data; a scalar; empty tensors, also of sizes
-           // whose product does not fit.
+           // Not in order of the data; a scalar; empty tensors.
            File(R"({"b":{"dtype":"I8","shape":[],"data_offsets":[8,9]},)" + a +
                     R"(,"c":{"dtype":"F64","shape":[0],"data_offsets":[8,8]},)"
                     R"("d":{"dtype":"BOOL","data_offsets":[9,9],)"
-                    R"("shape":[4611686018427387904,4611686018427387904,0]}})",
+                    R"("shape":[4611686018427387904,0,0]}})",
                 9),
            File(R"({"f":{"dtype":"F8_E4M3","shape":[3],"data_offsets":[0,3]}})",
                 3),
@@ -178,6 +177,11 @@ TEST(SafetensorsTest, RejectsBadFiles) {
            entry(
                R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4])"),
            4),
+       "more bytes than 2^63 - 1"},
+      {File(
+           entry(
+               R"("dtype":"F32","shape":[0,4294967296,4294967296],"data_offsets":[0,0])"),
+           0),
        "more bytes than 2^63 - 1"},
       {File(entry(R"("dtype":"F32","shape":[1],"data_offsets":[0])"), 4),
        "no array of two"},

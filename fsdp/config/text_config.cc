@@ -27,6 +27,9 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
+// Messages in messages; the parser recurses.
+constexpr int kMaxNesting = 200;
+
 std::vector<std::string> FieldNames(const Descriptor& type) {
   std::vector<std::string> names;
   for (int i = 0; i < type.field_count(); ++i)
@@ -206,6 +209,10 @@ std::string NearestName(absl::string_view word,
   std::string best;
   size_t best_distance = word.size() / 2 + 1;
   for (const std::string& candidate : candidates) {
+    // The distance is at least what one is longer than the other.
+    const size_t longer = std::max(word.size(), candidate.size()),
+                 shorter = std::min(word.size(), candidate.size());
+    if (longer - shorter >= best_distance) continue;
     std::vector<size_t> row(candidate.size() + 1);
     for (size_t j = 0; j <= candidate.size(); ++j) row[j] = j;
     for (size_t i = 1; i <= word.size(); ++i) {
@@ -229,6 +236,7 @@ absl::Status ParseTextConfig(absl::string_view text, absl::string_view file,
                              Message* message) {
   Collector collector(file, message->GetDescriptor());
   google::protobuf::TextFormat::Parser parser;
+  parser.SetRecursionLimit(kMaxNesting);
   parser.RecordErrorsTo(&collector);
   if (parser.ParseFromString(std::string(text), message))
     return absl::OkStatus();

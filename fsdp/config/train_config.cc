@@ -20,6 +20,7 @@ namespace shardgraph {
 namespace {
 
 constexpr absl::string_view kSuffix = ".textproto";
+constexpr int32_t kMaxPrefetch = 1'000'000;  // units; no model has so many
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::error_code error;
@@ -164,8 +165,9 @@ absl::Status ValidateShard(const ShardSpec& spec, int world_size) {
         "set shard.strategy=FULL_SHARD"));
   }
   SG_RETURN_IF_ERROR(ValidateRecompute(spec));
-  SG_RETURN_IF_ERROR(Require(spec.prefetch() >= 0, "shard.prefetch",
-                             spec.prefetch(), "0 or more units"));
+  SG_RETURN_IF_ERROR(Require(
+      spec.prefetch() >= 0 && spec.prefetch() <= kMaxPrefetch, "shard.prefetch",
+      spec.prefetch(), absl::StrCat("0 to ", kMaxPrefetch, " units")));
   return Require(
       spec.max_units_in_flight() >= spec.prefetch() + 1,
       "shard.max_units_in_flight", spec.max_units_in_flight(),
@@ -355,7 +357,8 @@ void ResolveTrainConfig(int64_t max_positions, int world_size,
               MayReshard(shard->strategy()));
   set_default(shard, &ShardSpec::has_prefetch, &ShardSpec::set_prefetch, 1);
   set_default(shard, &ShardSpec::has_max_units_in_flight,
-              &ShardSpec::set_max_units_in_flight, shard->prefetch() + 1);
+              &ShardSpec::set_max_units_in_flight,
+              std::min(shard->prefetch(), kMaxPrefetch) + 1);
   set_default(config->mutable_precision(), &PrecisionSpec::has_reduce,
               &PrecisionSpec::set_reduce, FP32);
   set_default(config->mutable_precision(), &PrecisionSpec::has_moments,
@@ -397,7 +400,8 @@ void ResolveTrainConfig(int64_t max_positions, int world_size,
     data->set_sequence_length(max_positions > 0 ? max_positions : 1024);
   if (data->micro_batch_size() == 0) {
     data->set_micro_batch_size(std::max<int64_t>(
-        1, (data->batch_size() + world_size - 1) / std::max(1, world_size)));
+        1, data->batch_size() / std::max(1, world_size) +
+               (data->batch_size() % std::max(1, world_size) > 0 ? 1 : 0)));
   }
   CheckpointSpec* checkpoint = config->mutable_checkpoint();
   set_default(checkpoint, &CheckpointSpec::has_keep_last,
@@ -425,7 +429,8 @@ void ResolveTrainConfig(int64_t max_positions, int world_size,
   if (schedule->decay_steps() == 0) schedule->set_decay_steps(run->steps());
   if (schedule->kind() == ScheduleSpec::WARMUP_STABLE_DECAY &&
       schedule->stable_until() == 0) {
-    schedule->set_stable_until(schedule->decay_steps() * 9 / 10);
+    const int64_t steps = schedule->decay_steps();
+    schedule->set_stable_until(steps / 10 * 9 + steps % 10 * 9 / 10);
   }
 }
 

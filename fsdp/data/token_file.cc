@@ -49,7 +49,6 @@ absl::Status TokenFile::Map() {
     close(fd);
     return Wrong(path_, "not a regular file");
   }
-  map_bytes_ = info.st_size;
   if (info.st_size == 0) {
     close(fd);
     return Wrong(path_,
@@ -60,22 +59,58 @@ absl::Status TokenFile::Map() {
   close(fd);
   if (map == MAP_FAILED)
     return Wrong(path_, absl::StrCat("cannot map it: ", strerror(map_error)));
-  map_ = static_cast<const char*>(map);
+  file_ = absl::string_view(static_cast<const char*>(map), info.st_size);
+  mapped_ = true;
   return absl::OkStatus();
 }
 
-absl::Status TokenFile::TakeIndex(const std::string& path) {
-  TokenFile file;
-  file.path_ = path;
-  SG_RETURN_IF_ERROR(file.Map());
-  absl::StatusOr<MegatronIndex> index = ParseMegatronIndex(
-      absl::string_view(file.map_, file.map_bytes_), map_bytes_);
-  if (!index.ok()) return Wrong(path, index.status().message());
-  tokens_ = map_;
-  token_bytes_ = index->token_bytes;
-  is_signed_ = index->is_signed;
-  size_ = index->tokens;
-  document_starts_ = std::move(index->document_starts);
+absl::Status TokenFile::TakeIndex(const std::string& path,
+                                  absl::string_view index) {
+  absl::StatusOr<MegatronIndex> parsed =
+      ParseMegatronIndex(index, static_cast<int64_t>(file_.size()));
+  if (!parsed.ok()) return Wrong(path, parsed.status().message());
+  tokens_ = file_.data();
+  token_bytes_ = parsed->token_bytes;
+  is_signed_ = parsed->is_signed;
+  size_ = parsed->tokens;
+  document_starts_ = std::move(parsed->document_starts);
+  return absl::OkStatus();
+}
+
+absl::Status TokenFile::TakeHeader() {
+  const int64_t bytes = static_cast<int64_t>(file_.size());
+  int32_t header[3] = {};
+  if (bytes >= static_cast<int64_t>(sizeof(header)))
+    std::memcpy(header, file_.data(), sizeof(header));
+  const bool gpt2 = header[0] == kGpt2Magic, llama3 = header[0] == kLlama3Magic;
+  if (!gpt2 && !llama3) {  // nanoGPT
+    if (bytes % 2 != 0) {
+      return Wrong(
+          path_,
+          absl::StrCat(bytes,
+                       " bytes without a known header are no u16 tokens; if "
+                       "this is text, ",
+                       "turn it into tokens with `bazel run //tools:prepare`"));
+    }
+    tokens_ = file_.data();
+    size_ = bytes / 2;
+    return absl::OkStatus();
+  }
+  const int32_t expected = gpt2 ? kGpt2Version : kLlama3Version;
+  if (header[1] != expected) {
+    return Wrong(
+        path_, absl::StrCat("version ", header[1], " of the format ", header[0],
+                            "; only version ", expected, " is known"));
+  }
+  token_bytes_ = gpt2 ? 2 : 4;
+  size_ = header[2];
+  const int64_t need = kHeaderBytes + size_ * token_bytes_;
+  if (header[2] < 0 || bytes < need) {
+    return Wrong(path_, absl::StrCat("truncated: its header says ", header[2],
+                                     " tokens, ", need, " bytes, but it has ",
+                                     bytes, "; make it again"));
+  }
+  tokens_ = file_.data() + kHeaderBytes;
   return absl::OkStatus();
 }
 
@@ -83,55 +118,37 @@ absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(
     const std::string& path) {
   const absl::string_view stem =
       absl::StripSuffix(absl::StripSuffix(path, kIndexEnding), kMegatronEnding);
-  const std::string index = absl::StrCat(stem, kIndexEnding);
+  const std::string index_path = absl::StrCat(stem, kIndexEnding);
   struct stat info = {};
   const bool megatron =
-      stem.size() < path.size() && stat(index.c_str(), &info) == 0;
+      stem.size() < path.size() && stat(index_path.c_str(), &info) == 0;
   std::unique_ptr<TokenFile> file(new TokenFile());
   file->path_ = megatron ? absl::StrCat(stem, kMegatronEnding) : path;
   SG_RETURN_IF_ERROR(file->Map());
   if (megatron) {
-    SG_RETURN_IF_ERROR(file->TakeIndex(index));
-    return file;
+    TokenFile index;
+    index.path_ = index_path;
+    SG_RETURN_IF_ERROR(index.Map());
+    SG_RETURN_IF_ERROR(file->TakeIndex(index_path, index.file_));
+  } else {
+    SG_RETURN_IF_ERROR(file->TakeHeader());
   }
-
-  int32_t header[3] = {};
-  if (file->map_bytes_ >= static_cast<int64_t>(sizeof(header)))
-    std::memcpy(header, file->map_, sizeof(header));
-  const bool gpt2 = header[0] == kGpt2Magic, llama3 = header[0] == kLlama3Magic;
-  if (!gpt2 && !llama3) {  // nanoGPT
-    if (file->map_bytes_ % 2 != 0) {
-      return Wrong(
-          path,
-          absl::StrCat(file->map_bytes_,
-                       " bytes without a known header are no u16 tokens; if "
-                       "this is text, ",
-                       "turn it into tokens with `bazel run //tools:prepare`"));
-    }
-    file->tokens_ = file->map_;
-    file->size_ = file->map_bytes_ / 2;
-    return file;
-  }
-  const int32_t expected = gpt2 ? kGpt2Version : kLlama3Version;
-  if (header[1] != expected) {
-    return Wrong(
-        path, absl::StrCat("version ", header[1], " of the format ", header[0],
-                           "; only version ", expected, " is known"));
-  }
-  file->token_bytes_ = gpt2 ? 2 : 4;
-  file->size_ = header[2];
-  const int64_t need = kHeaderBytes + file->size_ * file->token_bytes_;
-  if (header[2] < 0 || file->map_bytes_ < need) {
-    return Wrong(path, absl::StrCat("truncated: its header says ", header[2],
-                                    " tokens, ", need, " bytes, but it has ",
-                                    file->map_bytes_, "; make it again"));
-  }
-  file->tokens_ = file->map_ + kHeaderBytes;
   return file;
 }
 
+absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::OverMemory(
+    absl::string_view file, std::optional<absl::string_view> index) {
+  std::unique_ptr<TokenFile> result(new TokenFile());
+  result->path_ = "in memory";
+  result->file_ = file;
+  SG_RETURN_IF_ERROR(index.has_value()
+                         ? result->TakeIndex("index in memory", *index)
+                         : result->TakeHeader());
+  return result;
+}
+
 TokenFile::~TokenFile() {
-  if (map_ != nullptr) munmap(const_cast<char*>(map_), map_bytes_);
+  if (mapped_) munmap(const_cast<char*>(file_.data()), file_.size());
 }
 
 absl::Status TokenFile::Read(int64_t begin, int64_t vocab_size,

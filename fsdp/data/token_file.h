@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,10 @@ class TokenFile {
   // A Megatron file may be given by either of its names.
   static absl::StatusOr<std::unique_ptr<TokenFile>> Open(
       const std::string& path);
+  // The same of a file in memory, which outlives it; `index`: what Megatron's
+  // .idx beside it holds, if there is one.
+  static absl::StatusOr<std::unique_ptr<TokenFile>> OverMemory(
+      absl::string_view file, std::optional<absl::string_view> index);
   ~TokenFile();
   TokenFile(const TokenFile&) = delete;
   TokenFile& operator=(const TokenFile&) = delete;
@@ -52,13 +57,15 @@ class TokenFile {
 
  private:
   TokenFile() = default;
+  // Maps path_ into file_.
   absl::Status Map();
-  // Takes the index beside the file; its name is `path`.
-  absl::Status TakeIndex(const std::string& path);
+  // Finds the tokens in file_, by its header, or by the index beside it.
+  absl::Status TakeHeader();
+  absl::Status TakeIndex(const std::string& path, absl::string_view index);
 
   std::string path_;
-  const char* map_ = nullptr;
-  int64_t map_bytes_ = 0;
+  absl::string_view file_;
+  bool mapped_ = false;
   const char* tokens_ = nullptr;
   int token_bytes_ = 2;
   bool is_signed_ = false;

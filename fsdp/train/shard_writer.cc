@@ -10,7 +10,7 @@
 namespace shardgraph {
 namespace {
 
-constexpr int64_t kChunk = 1 << 20;  // elements on the host at a time
+constexpr int64_t kChunk = 1 << 16;  // elements on the host at a time
 
 }  // namespace
 

@@ -65,8 +65,7 @@ class ShardWriter : public ShardReader {
                      absl::Span<const float> values, ShardKind kind);
 
   // Fills every range of the parameters that `wanted` (if given) says piece by
-  // piece with `fill(parameter, first element, values)`; holds at most a few
-  // MiB.
+  // piece with `fill(parameter, first element, values)`; holds less than a MiB.
   absl::Status Fill(
       ShardKind kind,
       absl::FunctionRef<absl::Status(const Parameter& parameter, int64_t begin,

@@ -1,5 +1,7 @@
 #include "kernels/testing/allocations.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -8,13 +10,25 @@
 
 namespace {
 
-std::atomic<int64_t> allocations{0};
+std::atomic<int64_t> allocations{0}, live{0}, most{0};
 thread_local int64_t thread_allocations = 0;
 
 void* Count(void* data) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   ++thread_allocations;
+  const int64_t bytes = static_cast<int64_t>(malloc_usable_size(data));
+  const int64_t now = live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  int64_t before = most.load(std::memory_order_relaxed);
+  while (now > before &&
+         !most.compare_exchange_weak(before, now, std::memory_order_relaxed)) {
+  }
   return data;
+}
+
+void Free(void* data) {
+  live.fetch_sub(static_cast<int64_t>(malloc_usable_size(data)),
+                 std::memory_order_relaxed);
+  std::free(data);
 }
 
 void* OrThrow(void* data) {
@@ -37,16 +51,19 @@ void* operator new(size_t size, std::align_val_t alignment) {
   return OrThrow(Count(
       std::aligned_alloc(a, (std::max<size_t>(size, 1) + a - 1) / a * a)));
 }
-void operator delete(void* data) noexcept { std::free(data); }
-void operator delete(void* data, size_t) noexcept { std::free(data); }
-void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
+void operator delete(void* data) noexcept { Free(data); }
+void operator delete(void* data, size_t) noexcept { Free(data); }
+void operator delete(void* data, std::align_val_t) noexcept { Free(data); }
 void operator delete(void* data, size_t, std::align_val_t) noexcept {
-  std::free(data);
+  Free(data);
 }
 
 namespace shardgraph {
 
 int64_t NumAllocations() { return allocations.load(); }
 int64_t NumThreadAllocations() { return thread_allocations; }
+int64_t LiveBytes() { return live.load(); }
+int64_t MostLiveBytes() { return most.load(); }
+void ForgetMostLiveBytes() { most.store(live.load()); }
 
 }  // namespace shardgraph

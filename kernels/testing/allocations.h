@@ -12,6 +12,11 @@ namespace shardgraph {
 int64_t NumAllocations();
 // Of the calling thread, since it started.
 int64_t NumThreadAllocations();
+// Bytes that are allocated now, and the most there have been at once, since the
+// process started or since the last ForgetMostLiveBytes.
+int64_t LiveBytes();
+int64_t MostLiveBytes();
+void ForgetMostLiveBytes();
 
 }  // namespace shardgraph
 

@@ -38,14 +38,15 @@ using testing::Not;
 constexpr char kLaunch[] = "tools/launch/launch";
 constexpr char kTrain[] = "tests/faults/faulty_train";
 constexpr int kRanks = 3;
-constexpr int kSteps = 300;
 constexpr int kSaveEvery = 5;
 
-// Kills in all, each way; few where everybody waits for the test.
+// Kills in all, each way, in runs of so many steps; few where everybody waits
+// for the test.
 int Kills() {
   const char* text = std::getenv("SHARDGRAPH_KILLS");
   return text == nullptr ? 3 : std::atoi(text);
 }
+int Steps() { return std::getenv("SHARDGRAPH_KILLS") == nullptr ? 100 : 300; }
 
 int Count(const std::string& text, const std::string& what) {
   int count = 0;
@@ -99,7 +100,7 @@ class KillRestartTest : public testing::Test {
             absl::StrCat("--config=", folder_, "/config.textproto"),
             absl::StrCat("--run_dir=", Directory(run)),
             absl::StrCat("data.path=", folder_, "/tokens.bin"),
-            absl::StrCat("run.steps=", kSteps),
+            absl::StrCat("run.steps=", Steps()),
             absl::StrCat("checkpoint.every=", kSaveEvery),
             "checkpoint.write_mb_per_second=5",
             "run.timeout_seconds=120",
@@ -113,9 +114,9 @@ class KillRestartTest : public testing::Test {
     ASSERT_EQ(job.Wait(), 0) << job.output();
     for (const auto& [step, loss] : EventsOf("whole"))
       EXPECT_TRUE(losses_.emplace(step, loss).second);
-    ASSERT_EQ(losses_.size(), static_cast<size_t>(kSteps));
+    ASSERT_EQ(losses_.size(), static_cast<size_t>(Steps()));
     metrics_ = Metrics("whole");
-    ASSERT_EQ(metrics_.size(), static_cast<size_t>(kSteps));
+    ASSERT_EQ(metrics_.size(), static_cast<size_t>(Steps()));
     for (const auto& entry : fs::directory_iterator(Last("whole"))) {
       const std::string name = entry.path().filename().string();
       if (absl::StartsWith(name, "shard-"))
@@ -150,7 +151,7 @@ class KillRestartTest : public testing::Test {
     EXPECT_THAT(job.output(), HasSubstr("done: "));
     EXPECT_THAT(job.output(), Not(HasSubstr("is damaged")));
     const auto events = EventsOf(run);
-    EXPECT_GE(events.size(), static_cast<size_t>(kSteps));
+    EXPECT_GE(events.size(), static_cast<size_t>(Steps()));
     for (const auto& [step, loss] : events)
       EXPECT_EQ(loss, losses_.at(step)) << "step " << step;
     EXPECT_EQ(Metrics(run), metrics_);
@@ -169,7 +170,7 @@ class KillRestartTest : public testing::Test {
 
   // The checkpoint after the last step.
   std::string Last(const std::string& run) const {
-    return absl::StrCat(Directory(run), "/checkpoints/step_0000", kSteps);
+    return absl::StrCat(Directory(run), "/checkpoints/step_0000", Steps());
   }
   // Whether a save is under way.
   bool Saving(const std::string& run) const {
@@ -212,7 +213,7 @@ TEST_F(KillRestartTest, AtRandomMoments) {
         while (!Saving(run) && !fs::exists(Last(run))) usleep(100);
         usleep(below(20000));
       } else {
-        usleep(below(1500000));
+        usleep(below(5000 * Steps()));
       }
       before = pid;
       kill(pid, SIGKILL);
@@ -231,7 +232,7 @@ TEST_F(KillRestartTest, InComputeAndCollectives) {
     int rank;
     const char* place;
     int count;
-  } faults[] = {{1, "reduction", 601},
+  } faults[] = {{1, "reduction", 601},  // of 300 steps
                 {0, "gather", 1403},
                 {2, "forward", 4507},
                 {0, "backward", 9007},
@@ -242,8 +243,9 @@ TEST_F(KillRestartTest, InComputeAndCollectives) {
     SCOPED_TRACE(fault.place);
     const std::string run = absl::StrCat("run", i);
     Process job(kLaunch, Arguments(run),
-                {{"SHARDGRAPH_FAULT", absl::StrCat(fault.rank, " ", fault.place,
-                                                   " ", fault.count)}});
+                {{"SHARDGRAPH_FAULT",
+                  absl::StrCat(fault.rank, " ", fault.place, " ",
+                               fault.count * Steps() / 300)}});
     const int here = ExpectTheSame(run, job);
     EXPECT_GE(here, 1);
     kills += here;

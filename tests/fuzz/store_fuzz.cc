@@ -1,6 +1,7 @@
-// What two peers send to the store, in pieces: the first byte of the input says
+// StoreSession, the server's side of the store's protocol, and InProcessStore
+// behind it: what two peers send, in pieces. The first byte of the input says
 // whether a token is asked for, then each piece begins with a byte that says
-// whose it is and how long.
+// whose it is and how long. Sockets and the client are not driven here.
 
 #include <cstdint>
 #include <string>

@@ -95,8 +95,8 @@ TEST_P(HuggingFaceLogitsTest, WithinOneInTenThousand) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, HuggingFaceLogitsTest,
-                         testing::Values("gpt2", "llama2", "llama31", "qwen2",
-                                         "qwen3"),
+                         testing::Values("gpt2", "llama2", "llama3", "llama31",
+                                         "qwen2", "qwen3"),
                          [](const auto& info) {
                            return std::string(info.param);
                          });

@@ -11,6 +11,7 @@
 #include "fsdp/config/train_config.h"
 #include "fsdp/files/durable_file.h"
 #include "kernels/status_macros.h"
+#include "tools/interop/adapters.h"
 #include "tools/interop/huggingface_config.h"
 #include "tools/interop/model_weights.h"
 #include "tools/program/flags.h"
@@ -24,9 +25,12 @@ namespace fs = std::filesystem;
 constexpr char kUsage[] =
     "convert: takes weights from one format to another.\n"
     "  convert --from=HUGGINGFACE_FOLDER_OR_LLMC_FILE --to=RUN_DIR\n"
-    "  convert --from=RUN_OR_CHECKPOINT --to=HUGGINGFACE_FOLDER [flags]";
+    "  convert --from=RUN_OR_CHECKPOINT --to=HUGGINGFACE_FOLDER [flags]\n"
+    "  convert --from=RUN_OR_CHECKPOINT --to=ADAPTER_FOLDER --format=adapter\n"
+    "  convert --from=HUGGINGFACE_FOLDER --adapter=ADAPTER_FOLDER --to=...";
 
-constexpr char kHuggingFace[] = "huggingface", kCheckpoint[] = "checkpoint";
+constexpr char kHuggingFace[] = "huggingface", kCheckpoint[] = "checkpoint",
+               kAdapter[] = "adapter";
 
 // What else belongs to a model and is copied as it is.
 constexpr const char* kCompanions[] = {
@@ -58,10 +62,11 @@ absl::Status CheckNames(const ConvertOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--dtype is \"", dtype, "\"; it must be F32, BF16 or F16"));
   }
-  if (!format.empty() && format != kHuggingFace && format != kCheckpoint) {
+  if (!format.empty() && format != kHuggingFace && format != kCheckpoint &&
+      format != kAdapter) {
     return absl::InvalidArgumentError(
         absl::StrCat("--format is \"", format, "\"; it must be ", kHuggingFace,
-                     " or ", kCheckpoint));
+                     ", ", kAdapter, " or ", kCheckpoint));
   }
   return absl::OkStatus();
 }
@@ -114,6 +119,8 @@ absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options) {
   SG_RETURN_IF_ERROR(CheckNames(options));
   bool checkpoint = false;
   SG_ASSIGN_OR_RETURN(ModelWeights weights, Open(options.from, &checkpoint));
+  if (!options.adapter.empty())
+    SG_RETURN_IF_ERROR(AddPeftAdapter(options.adapter, &weights));
   std::string format = options.format;
   if (format.empty()) format = checkpoint ? kHuggingFace : kCheckpoint;
   if (format == kHuggingFace) SG_RETURN_IF_ERROR(MergeAdapters(&weights));
@@ -126,6 +133,18 @@ absl::StatusOr<ConvertResult> Convert(const ConvertOptions& options) {
     result.bytes += NumElements(tensor.shape) * SizeOf(tensor.dtype);
   }
 
+  if (format == kAdapter) {
+    if (!weights.model->has_adapters()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--format is adapter, but the model of ", options.from,
+                       " has none (model.lora); leave --format out"));
+    }
+    SG_RETURN_IF_ERROR(MakeEmptyFolder(options.to));
+    SG_RETURN_IF_ERROR(
+        DamageIsWrongInput(WritePeftAdapter(weights, options.to)));
+    result.written = options.to;
+    return result;
+  }
   if (format == kHuggingFace) {
     // First, to say what cannot be written before anything is.
     SG_ASSIGN_OR_RETURN(const std::string config,
@@ -167,7 +186,9 @@ absl::StatusOr<ConvertOptions> ParseConvertFlags(
        {"to", &options.to, "the folder to write"},
        {"dtype", &options.dtype, "F32, BF16 or F16; as stored"},
        {"format", &options.format,
-        "huggingface or checkpoint; what --from is not"},
+        "huggingface, adapter or checkpoint; what --from is not"},
+       {"adapter", &options.adapter,
+        "a folder of PEFT whose adapter the model gets; none"},
        {"max_file_bytes", &options.max_file_bytes,
         "of a Hugging Face file's data; 5000000000"}},
       &rest));
@@ -190,6 +211,7 @@ absl::StatusOr<ConvertOptions> ParseConvertFlags(
   }
   options.from = UserPath(options.from);
   options.to = UserPath(options.to);
+  if (!options.adapter.empty()) options.adapter = UserPath(options.adapter);
   return options;
 }
 

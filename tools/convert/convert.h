@@ -4,7 +4,8 @@
 // A Hugging Face folder or a model of llm.c becomes a run directory with one
 // checkpoint, and a checkpoint a Hugging Face folder, unless --format says
 // otherwise. Names and bytes of tensors are kept, dtypes too unless --dtype is
-// given. Tokenizer files and generation settings beside the weights are copied.
+// given. Adapters stay what they are in a checkpoint, are merged into a Hugging
+// Face folder, and are written apart by --format=adapter. Tokenizer files and generation settings beside the weights are copied.
 #ifndef TOOLS_CONVERT_CONVERT_H_
 #define TOOLS_CONVERT_CONVERT_H_
 
@@ -21,7 +22,10 @@ struct ConvertOptions {
   std::string from;    // Hugging Face folder, checkpoint, run or llm.c file
   std::string to;      // a folder that is not there yet, or empty
   std::string dtype;   // F32, BF16, F16; as stored if empty
-  std::string format;  // huggingface, checkpoint; the other one if empty
+  // huggingface, checkpoint or adapter; if empty the one of the first two that
+  // `from` is not.
+  std::string format;
+  std::string adapter;  // folder of one that the model gets; may be empty
   int64_t max_file_bytes = 5'000'000'000;  // of a Hugging Face file's data
 };
 

@@ -1,5 +1,6 @@
 #include "tools/convert/convert.h"
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -30,8 +31,8 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 constexpr char kFixtures[] = "tests/fixtures/interop/";
-constexpr const char* kFamilies[] = {"gpt2", "llama2", "llama31", "qwen2",
-                                     "qwen3"};
+constexpr const char* kFamilies[] = {"gpt2",    "llama2", "llama3",
+                                     "llama31", "qwen2",  "qwen3"};
 
 // Name -> dtype, shape and bytes.
 struct Stored {
@@ -86,8 +87,7 @@ class ConvertTest : public testing::Test {
   const std::string folder_;
 };
 
-// The same model; and what only generation needs is kept.
-void ExpectSameConfig(const std::string& folder, const std::string& fixture) {
+void ExpectSameModel(const std::string& folder, const std::string& fixture) {
   const auto spec = ReadHuggingFaceConfig(folder);
   const auto expected = ReadHuggingFaceConfig(fixture);
   ASSERT_TRUE(spec.ok() && expected.ok()) << spec.status();
@@ -99,6 +99,11 @@ void ExpectSameConfig(const std::string& folder, const std::string& fixture) {
   }
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*spec, want))
       << spec->DebugString();
+}
+
+// The same model; and what only generation needs is kept.
+void ExpectSameConfig(const std::string& folder, const std::string& fixture) {
+  ExpectSameModel(folder, fixture);
   const auto ours = ParseJson(Text(folder + "/config.json")),
              theirs = ParseJson(Text(fixture + "/config.json"));
   for (const char* key : {"bos_token_id", "eos_token_id", "architectures"})
@@ -208,7 +213,6 @@ TEST_F(ConvertTest, ModelsOfLlmC) {
     return Error({.from = Path("broken.bin"), .to = Path("never")});
   };
   EXPECT_THAT(broken(0, 1), HasSubstr("it starts with 1; a model starts"));
-  EXPECT_THAT(broken(0, 20240803), HasSubstr("a Llama; only GPT-2"));
   EXPECT_THAT(broken(1, 4), HasSubstr("its version is 4"));
   EXPECT_THAT(broken(2, -1), HasSubstr("number 2 of its header is -1"));
   EXPECT_THAT(broken(4, 3), HasSubstr("it is truncated"));
@@ -219,6 +223,127 @@ TEST_F(ConvertTest, ModelsOfLlmC) {
   std::ofstream(Path("short.bin")) << "abc";
   EXPECT_THAT(Error({.from = Path("short.bin"), .to = Path("never")}),
               HasSubstr("shorter than a header"));
+  EXPECT_FALSE(fs::exists(Path("never")));
+}
+
+TEST_F(ConvertTest, LlamasOfLlmC) {
+  const std::string fixture = absl::StrCat(kFixtures, "llama3");
+  Run({.from = absl::StrCat(kFixtures, "llama3_f32.bin"),
+       .to = Path("f32"),
+       .format = "huggingface"});
+  EXPECT_EQ(TensorsOf(Path("f32")), TensorsOf(fixture));
+  ExpectSameModel(Path("f32"), fixture);
+  Run({.from = absl::StrCat(kFixtures, "llama3_bf16.bin"), .to = Path("run")});
+  Run({.from = Path("run"), .to = Path("bf16")});
+  Run({.from = fixture,
+       .to = Path("rounded"),
+       .dtype = "BF16",
+       .format = "huggingface"});
+  EXPECT_EQ(TensorsOf(Path("bf16")), TensorsOf(Path("rounded")));
+
+  const std::string good = Text(absl::StrCat(kFixtures, "llama3_f32.bin"));
+  const auto broken = [&](int field, auto value) {
+    std::string text = good;
+    std::memcpy(text.data() + field * 4, &value, 4);
+    std::ofstream(Path("broken.bin"), std::ios::binary) << text;
+    return Error({.from = Path("broken.bin"), .to = Path("never")});
+  };
+  EXPECT_THAT(broken(1, 4), HasSubstr("its version is 4"));
+  EXPECT_THAT(broken(2, 0), HasSubstr("(block size) is 0"));
+  EXPECT_THAT(broken(4, 3), HasSubstr("it is truncated"));
+  EXPECT_THAT(broken(4, 1), HasSubstr("bytes are left over"));
+  EXPECT_THAT(broken(5, 3), HasSubstr("do not divide each other"));
+  EXPECT_THAT(broken(6, 3), HasSubstr("do not divide each other"));
+  EXPECT_THAT(broken(7, 1 << 30), HasSubstr("it is truncated"));
+  EXPECT_THAT(broken(8, 1 << 30), HasSubstr("it is truncated"));
+  EXPECT_THAT(broken(9, 2), HasSubstr("it must be 0 or 1"));
+  EXPECT_THAT(broken(256, -1.0f), HasSubstr("multiplier is -1"));
+  EXPECT_THAT(broken(257, 0.0f), HasSubstr("epsilon 0"));
+  EXPECT_THAT(broken(258, std::nanf("")), HasSubstr("theta nan"));
+  std::ofstream(Path("short.bin"), std::ios::binary) << good.substr(0, 2000);
+  EXPECT_THAT(Error({.from = Path("short.bin"), .to = Path("never")}),
+              HasSubstr("shorter than a Llama's header"));
+}
+
+// PEFT's adapters: in, merged as PEFT does, and out again.
+TEST_F(ConvertTest, Adapters) {
+  for (const std::string family : {"gpt2", "llama3"}) {
+    SCOPED_TRACE(family);
+    const std::string base = kFixtures + family, fixture = base + "_lora";
+    const std::string run = Path(family + "_run"),
+                      adapter = Path(family + "_lora"), merged = Path(family);
+    Run({.from = base, .to = run, .adapter = fixture});
+    Run({.from = run, .to = adapter, .format = "adapter"});
+    EXPECT_EQ(Text(adapter + "/adapter_model.safetensors"),
+              Text(fixture + "/adapter_model.safetensors"));
+    const auto ours = ParseJson(Text(adapter + "/adapter_config.json")),
+               theirs = ParseJson(Text(fixture + "/adapter_config.json"));
+    for (const char* key :
+         {"peft_type", "r", "lora_alpha", "lora_dropout", "fan_in_fan_out"})
+      EXPECT_EQ(ours[key], theirs[key]) << key;
+    EXPECT_EQ(ours["target_modules"].size(), family == "gpt2" ? 2u : 4u);
+
+    Run({.from = run, .to = merged});
+    const auto before = TensorsOf(base), after = TensorsOf(merged);
+    const auto expected = SafetensorsFile::Open(fixture + "/merged.safetensors");
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    EXPECT_EQ(after.size(), before.size());
+    for (const SafetensorsEntry& entry : (*expected)->entries()) {
+      const int64_t n = NumElements(entry.shape);
+      std::vector<float> want(n), got(n);
+      ReadAsFloat(DType::kF32, (*expected)->Data(entry), 0,
+                  absl::MakeSpan(want));
+      ReadAsFloat(DType::kF32, after.at(entry.name).data, 0,
+                  absl::MakeSpan(got));
+      for (int64_t i = 0; i < n; ++i)
+        ASSERT_NEAR(got[i], want[i], 1e-6) << entry.name << " " << i;
+      EXPECT_NE(after.at(entry.name), before.at(entry.name));
+    }
+    int same = 0;
+    for (const auto& [name, stored] : after) same += stored == before.at(name);
+    EXPECT_EQ(same, static_cast<int>(after.size()) - (family == "gpt2" ? 2 : 4));
+    Run({.from = base,
+         .to = Path(family + "_at_once"),
+         .format = "huggingface",
+         .adapter = fixture});
+    EXPECT_EQ(TensorsOf(Path(family + "_at_once")), after);
+  }
+}
+
+TEST_F(ConvertTest, AdaptersThatDoNotFit) {
+  const std::string base = absl::StrCat(kFixtures, "llama3"),
+                    fixture = base + "_lora";
+  fs::create_directories(Path("bad"));
+  const auto refused = [&](const std::string& from, const std::string& to) {
+    fs::copy(fixture, Path("bad"), fs::copy_options::overwrite_existing);
+    std::string text = Text(fixture + "/adapter_config.json");
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    text.replace(at, from.size(), to);
+    std::ofstream(Path("bad/adapter_config.json")) << text;
+    return Error(
+        {.from = base, .to = Path("never"), .adapter = Path("bad")});
+  };
+  EXPECT_THAT(refused("\"LORA\"", "\"IA3\""),
+              HasSubstr("peft_type is \"IA3\"; \"LORA\" can be read"));
+  EXPECT_THAT(refused("\"use_rslora\": false", "\"use_rslora\": true"),
+              HasSubstr("use_rslora is true; this is not understood"));
+  EXPECT_THAT(refused("\"none\"", "\"all\""), HasSubstr("bias is \"all\""));
+  EXPECT_THAT(refused("\"r\": 3", "\"r\": 0"), HasSubstr("r is 0"));
+  EXPECT_THAT(refused("\"r\": 3", "\"r\": 2.5"), HasSubstr("r is 2.5"));
+  EXPECT_THAT(refused("\"r\": 3", "\"r\": 4"), HasSubstr("there is no tensor"));
+  EXPECT_THAT(refused("\"lora_alpha\": 6", "\"alpha\": 6"),
+              HasSubstr("lora_alpha is missing"));
+  EXPECT_THAT(refused("\"r\": 3", "r"), HasSubstr("no JSON object"));
+  EXPECT_THAT(Error({.from = base,
+                     .to = Path("never"),
+                     .adapter = absl::StrCat(kFixtures, "gpt2_lora")}),
+              HasSubstr("adapter_model.safetensors"));
+  EXPECT_THAT(
+      Error({.from = base, .to = Path("never"), .adapter = folder_}),
+      HasSubstr("adapter_config.json"));
+  EXPECT_THAT(Error({.from = base, .to = Path("never"), .format = "adapter"}),
+              HasSubstr("has none (model.lora)"));
   EXPECT_FALSE(fs::exists(Path("never")));
 }
 

@@ -16,6 +16,10 @@
 
 namespace shardgraph {
 
+// Name under which a checkpoint's manifest keeps the text of the config.json
+// that the model came with.
+inline constexpr char kConfigExtra[] = "config.json";
+
 // Reads FOLDER/config.json. InvalidArgument names the file, the key, its value
 // and what is understood.
 absl::StatusOr<ModelSpec> ReadHuggingFaceConfig(const std::string& folder);

@@ -1,5 +1,6 @@
 #include "fsdp/checkpoint/huggingface.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -294,6 +295,53 @@ TEST_F(HuggingFaceWeightsTest, SeveralFiles) {
     EXPECT_TRUE(absl::StrContains(Match(model).message(), c.message))
         << Match(model);
   }
+}
+
+// A folder of another model, which has the first layer in common.
+TEST_F(HuggingFaceWeightsTest, SomeParametersOfAnotherModel) {
+  TrainConfig config;
+  *config.mutable_model() =
+      *ReadHuggingFaceConfig(absl::StrCat(kFixtures, "llama_gqa_untied"));
+  config.mutable_model()->mutable_llama()->set_vocab_size(57);
+  TestWorld world(2, 1, TestUse::kTrain, config);
+  const std::string folder = absl::StrCat(kFixtures, "llama_gqa_untied");
+  const auto load = [&](const std::string& pattern) {
+    absl::Status status;
+    for (int rank = 0; rank < 2 && status.ok(); ++rank)
+      status = LoadHuggingFaceWeights(folder, *world.plan, rank,
+                                      world.executors[rank], {pattern});
+    return status;
+  };
+  for (HostExecutor& executor : world.executors) {
+    for (const UnitBuffers& unit : world.plan->units)
+      std::fill(executor.buffers[unit.master].begin(),
+                executor.buffers[unit.master].end(), '\0');
+  }
+  EXPECT_TRUE(load("model[.]layers[.]0[.].*").ok());
+  const auto file = SafetensorsFile::Open(folder + "/model.safetensors");
+  ASSERT_TRUE(file.ok()) << file.status();
+  for (int rank = 0; rank < 2; ++rank) {
+    ShardWriter shards = world.Shards(rank);
+    for (const HeldRange& held : shards.Held()) {
+      const std::string& name = held.parameter->name;
+      std::vector<float> expected(held.elements), values(held.elements);
+      if (absl::StartsWith(name, "model.layers.0.")) {
+        const SafetensorsEntry* entry = (*file)->Find(name);
+        ASSERT_NE(entry, nullptr) << name;
+        ReadAsFloat(*entry->dtype, (*file)->Data(*entry), held.begin,
+                    absl::MakeSpan(expected));
+      }
+      ASSERT_TRUE(
+          shards.Read(held, 0, absl::MakeSpan(values), ShardKind::kMaster)
+              .ok());
+      EXPECT_EQ(values, expected) << name;
+    }
+  }
+  EXPECT_TRUE(absl::StrContains(load("(").message(), "no regular expression"));
+  EXPECT_TRUE(
+      absl::StrContains(load("none").message(), "which matches no parameter"));
+  EXPECT_TRUE(absl::StrContains(load(".*embed_tokens.*").message(),
+                                "the model's parameter has [57, "));
 }
 
 TEST_F(HuggingFaceWeightsTest, OtherNamesOfTheSame) {

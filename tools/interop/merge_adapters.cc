@@ -11,14 +11,12 @@
 #include "graph/model/defaults.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
-#include "tools/interop/model_weights.h"
+#include "tools/interop/adapters.h"
 
 namespace shardgraph {
 namespace {
 
 using WeightTensor = SafetensorsWriter::Tensor;
-
-constexpr absl::string_view kA = ".lora_A.weight", kB = ".lora_B.weight";
 
 // Elements [begin, begin + values.size()) of a tensor.
 absl::Status ReadFloats(WeightSource& source, size_t tensor, int64_t begin,
@@ -28,15 +26,6 @@ absl::Status ReadFloats(WeightSource& source, size_t tensor, int64_t begin,
   SG_RETURN_IF_ERROR(source.Read(tensor, begin, absl::MakeSpan(bytes)));
   ReadAsFloat(dtype, absl::string_view(bytes.data(), bytes.size()), 0, values);
   return absl::OkStatus();
-}
-
-// Whether the linear module has weights [in, out].
-bool IsInputMajor(const Module& module, absl::string_view name) {
-  if (module.name() == name && module.children().empty())
-    return module.class_name() == "Conv1D";
-  return std::any_of(
-      module.children().begin(), module.children().end(),
-      [&](const auto& child) { return IsInputMajor(*child, name); });
 }
 
 class MergedSource : public WeightSource {
@@ -49,17 +38,18 @@ class MergedSource : public WeightSource {
       index[std::string(source_->tensors()[i].name)] = i;
     for (size_t i = 0; i < source_->tensors().size(); ++i) {
       const WeightTensor& tensor = source_->tensors()[i];
-      if (absl::EndsWith(tensor.name, kA) || absl::EndsWith(tensor.name, kB))
+      if (absl::EndsWith(tensor.name, kAdapterA) ||
+          absl::EndsWith(tensor.name, kAdapterB))
         continue;
       Merged merged;
       merged.tensor = i;
       std::string module(tensor.name);
       if (absl::EndsWith(module, ".weight")) {
         module.resize(module.size() - 7);
-        const auto a = index.find(absl::StrCat(module, kA));
+        const auto a = index.find(absl::StrCat(module, kAdapterA));
         if (a != index.end()) {
           merged.a = static_cast<int64_t>(a->second);
-          merged.b = static_cast<int64_t>(index.at(absl::StrCat(module, kB)));
+          merged.b = static_cast<int64_t>(index.at(absl::StrCat(module, kAdapterB)));
           merged.input_major = IsInputMajor(model.root(), module);
         }
       }
@@ -131,6 +121,15 @@ class MergedSource : public WeightSource {
 };
 
 }  // namespace
+
+bool IsInputMajor(const Module& root, absl::string_view module) {
+  if (root.name() == module && root.children().empty())
+    return root.class_name() == "Conv1D";
+  return std::any_of(root.children().begin(), root.children().end(),
+                     [&](const auto& child) {
+                       return IsInputMajor(*child, module);
+                     });
+}
 
 absl::Status MergeAdapters(ModelWeights* weights) {
   if (!weights->model->has_adapters()) return absl::OkStatus();

@@ -6,7 +6,7 @@
 
 #include "graph/model/testing/model_text.h"
 #include "gtest/gtest.h"
-#include "tools/interop/model_weights.h"
+#include "tools/interop/adapters.h"
 
 namespace shardgraph {
 namespace {

@@ -14,10 +14,6 @@
 
 namespace shardgraph {
 
-// Name under which a checkpoint's manifest keeps the text of the config.json
-// that the model came with.
-inline constexpr char kConfigExtra[] = "config.json";
-
 struct ModelWeights {
   TrainConfig config;  // the run's; or only its model is set
   std::unique_ptr<Model> model;
@@ -37,12 +33,14 @@ absl::StatusOr<ModelWeights> OpenCheckpointWeights(const std::string& path);
 // BF16; positions, vocabulary, layers, heads, channels, padded vocabulary),
 // then the tensors of all layers in turn, matrices [out, in]. The rows that pad
 // the vocabulary are left out.
+//
+// Or a Llama of llm.c (llama3.1_8B.bin): 256 x i32 header (20240803; 3 or 5;
+// positions, vocabulary, layers, heads, key heads, channels, multiple of the
+// feed-forward width, whether rotary frequencies are scaled), 256 x f32
+// (multiplier of that width, epsilon, theta), then the tensors of all layers in
+// turn: token table, norm, queries with keys and values, output, norm, up,
+// gate, down; norm, head.
 absl::StatusOr<ModelWeights> OpenLlmcModel(const std::string& path);
-
-// The weights of a model with adapters (LoraSpec) merged into it: W + alpha /
-// rank x B A in FP32, rounded once to W's dtype; no adapters are left. `weights`
-// then says so in config and model too.
-absl::Status MergeAdapters(ModelWeights* weights);
 
 // The same weights in F32, BF16 or F16, each rounded once through F32.
 std::unique_ptr<WeightSource> CastWeights(std::unique_ptr<WeightSource> source,

@@ -1,9 +1,10 @@
 #include "tools/text/tokenizer_json.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,11 +41,11 @@ absl::Status Refuse(absl::string_view path, const Json& value,
 }
 
 // An object whose keys are all understood.
-absl::Status CheckKeys(const std::string& path, const Json& object,
-                       const std::set<std::string>& known) {
+absl::Status CheckKeys(absl::string_view path, const Json& object,
+                       std::initializer_list<absl::string_view> known) {
   if (!object.is_object()) return Refuse(path, object, "it must be an object");
   for (const auto& item : object.items()) {
-    if (known.count(item.key()) == 0)
+    if (std::find(known.begin(), known.end(), item.key()) == known.end())
       return Refuse(absl::StrCat(path, ".", item.key()), item.value(),
                     "this key is not understood");
   }
@@ -52,15 +53,15 @@ absl::Status CheckKeys(const std::string& path, const Json& object,
 }
 
 // Absent, null or one of the values.
-absl::Status CheckOneOf(const std::string& path, const Json& object,
-                        const char* key, const std::vector<Json>& allowed) {
+absl::Status CheckOneOf(absl::string_view path, const Json& object,
+                        const char* key, std::initializer_list<Json> allowed) {
   if (!object.contains(key) || object[key].is_null()) return absl::OkStatus();
   for (const Json& value : allowed) {
     if (object[key] == value) return absl::OkStatus();
   }
   return Refuse(absl::StrCat(path, ".", key), object[key],
                 absl::StrCat("it must be null or ",
-                             JsonText(allowed.empty() ? Json() : allowed[0])));
+                             JsonText(allowed.size() == 0 ? Json() : *allowed.begin())));
 }
 
 std::string TypeOf(const Json& object) {
@@ -83,7 +84,7 @@ bool IsToken(const Json& value) {
 
 // The parts of {"type": "Sequence", KEY: [...]}, of anything else itself; none
 // of null.
-absl::StatusOr<std::vector<Json>> PartsOf(const std::string& path,
+absl::StatusOr<std::vector<Json>> PartsOf(absl::string_view path,
                                           const Json& value, const char* key) {
   if (value.is_null()) return std::vector<Json>();
   if (TypeOf(value) != "Sequence") return std::vector<Json>{value};
@@ -196,6 +197,8 @@ class JsonTokenizer : public Tokenizer {
     if (!model.contains("merges") || !model["merges"].is_array())
       return absl::InvalidArgumentError("model.merges is no list");
     absl::flat_hash_map<std::string, int32_t> vocab;
+    vocab.reserve(model["vocab"].size());
+    bytes_of_.reserve(model["vocab"].size());
     for (const auto& item : model["vocab"].items()) {
       SG_RETURN_IF_ERROR(AddToken(item.key(), item.value()));
       vocab[item.key()] = item.value().get<int32_t>();
@@ -430,7 +433,11 @@ class JsonTokenizer : public Tokenizer {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> ParseTokenizerJson(
     absl::string_view text) {
-  const Json json = ParseJson(text);
+  return MakeTokenizer(ParseJson(text), text);
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(
+    const Json& json, absl::string_view text) {
   if (!json.is_object())
     return absl::InvalidArgumentError("it is no JSON object");
   if (json.contains("model") && TypeOf(json["model"]) == "bytes")

@@ -23,6 +23,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "nlohmann/json_fwd.hpp"
 #include "tools/text/tokenizer.h"
 
 namespace shardgraph {
@@ -30,6 +31,10 @@ namespace shardgraph {
 // InvalidArgument names the part that is not understood; not the file.
 absl::StatusOr<std::unique_ptr<Tokenizer>> ParseTokenizerJson(
     absl::string_view text);
+
+// The same of what has been parsed; `text` becomes its description.
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(
+    const nlohmann::json& json, absl::string_view text);
 
 }  // namespace shardgraph
 

@@ -19,8 +19,14 @@
 namespace shardgraph {
 namespace {
 
-// A step of ICU's is ten thousand states to come back to.
-constexpr int32_t kMaxSteps = 500;
+// A step of ICU's is ten thousand states to come back to. A match takes so many
+// at most: in a short text fewer will do.
+constexpr int64_t kMaxSteps = 500;
+
+int32_t StepsFor(absl::string_view text) {
+  const int64_t bytes = static_cast<int64_t>(text.size());
+  return static_cast<int32_t>(std::min(kMaxSteps, 1 + bytes / 100));
+}
 // ICU counts in 32 bits; pieces of this size are cut nowhere near a limit.
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
@@ -142,7 +148,7 @@ void RegexSplitter::Split(
   // Matching has state.
   URegularExpression* regex =
       uregex_clone(static_cast<URegularExpression*>(regex_), &error);
-  uregex_setTimeLimit(regex, kMaxSteps, &error);
+  uregex_setTimeLimit(regex, StepsFor(text), &error);
   uregex_setText(regex, wide.data(), static_cast<int32_t>(wide.size()), &error);
   SG_CHECK(U_SUCCESS(error)) << u_errorName(error);
   int64_t unit = 0, byte = 0;

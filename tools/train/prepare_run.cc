@@ -70,13 +70,6 @@ absl::Status ResolveInitialWeights(TrainConfig* config) {
     if (needs_model) *config->mutable_model() = manifest->config().model();
     return absl::OkStatus();
   }
-  if (spec.initialize_parameters_size() > 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "checkpoint.initialize_parameters is \"", spec.initialize_parameters(0),
-        "\", but ", spec.initialize_from(),
-        " is no checkpoint; parameters of a Hugging Face folder can only be "
-        "taken all together"));
-  }
   if (!needs_model) return absl::OkStatus();
   SG_ASSIGN_OR_RETURN(*config->mutable_model(),
                       ReadHuggingFaceConfig(spec.initialize_from()));

@@ -4,9 +4,12 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -36,6 +39,7 @@
 #include "kernels/internal_error.h"
 #include "kernels/status_macros.h"
 #include "kernels/step_state.h"
+#include "tools/interop/huggingface_config.h"
 #include "tools/program/program.h"
 #include "tools/recompute/choose.h"
 #include "tools/runtime/runtime.h"
@@ -195,6 +199,7 @@ class RankRun {
     }
     if (manifest.has_value()) {
       SG_RETURN_IF_ERROR(CheckContinues(*manifest, config_));
+      KeepConfig(*manifest);
       Say(absl::StrCat("resumed after step ", manifest->step()));
       return manifest->step();
     }
@@ -206,8 +211,12 @@ class RankRun {
     const CheckpointSpec& spec = config_.checkpoint();
     const std::string& from = spec.initialize_from();
     const bool checkpoint = ResolveCheckpoint(from).ok();
-    // What a Hugging Face folder holds comes after: adapters stay.
-    if (from.empty() || checkpoint || plan_->model->has_adapters()) {
+    const std::vector<std::string> patterns(
+        spec.initialize_parameters().begin(),
+        spec.initialize_parameters().end());
+    // What a Hugging Face folder holds comes after: the others stay.
+    if (from.empty() || checkpoint || !patterns.empty() ||
+        plan_->model->has_adapters()) {
       SG_RETURN_IF_ERROR(InitializeParameters(*plan_, config_.run().seed(),
                                               shard(), *executor_));
     }
@@ -215,16 +224,24 @@ class RankRun {
     if (checkpoint) {
       LoadOptions options;
       options.weights_only = true;
-      options.parameters.assign(spec.initialize_parameters().begin(),
-                                spec.initialize_parameters().end());
-      SG_RETURN_IF_ERROR(
-          DamageIsWrongInput(LoadCheckpoint(from, Here(), options).status()));
+      options.parameters = patterns;
+      const auto manifest = LoadCheckpoint(from, Here(), options);
+      if (!manifest.ok()) return DamageIsWrongInput(manifest.status());
+      if (patterns.empty()) KeepConfig(*manifest);
     } else {
       SG_RETURN_IF_ERROR(
-          LoadHuggingFaceWeights(from, *plan_, shard(), *executor_));
+          LoadHuggingFaceWeights(from, *plan_, shard(), *executor_, patterns));
+      const auto text = ReadWholeFile(absl::StrCat(from, "/config.json"));
+      if (patterns.empty() && text.ok()) extra_[kConfigExtra] = *text;
     }
     Say(absl::StrCat("weights from ", from));
     return 0;
+  }
+
+  // The config.json that the model came with once, special tokens and all.
+  void KeepConfig(const CheckpointManifest& manifest) {
+    const auto text = manifest.extra().find(kConfigExtra);
+    if (text != manifest.extra().end()) extra_[kConfigExtra] = text->second;
   }
 
   absl::Status OpenData() {
@@ -350,6 +367,7 @@ class RankRun {
     CheckpointSaverOptions options;
     options.rank = Here();
     options.folder = CheckpointFolder();
+    options.extra = extra_;
     if (runtime_.world_size() > 1) {
       options.store = &runtime_.store();
       options.max = [this](int64_t mine) { return runtime_.Max(mine); };
@@ -384,6 +402,7 @@ class RankRun {
   std::unique_ptr<TokenData> validation_;
   std::unique_ptr<BatchPrefetcher> prefetcher_;  // reads training_
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
+  std::map<std::string, std::string> extra_;  // of checkpoints
   std::unique_ptr<CheckpointSaver> saver_;
   std::optional<StopSignal> stop_signal_;
   bool said_eager_ = false;
