@@ -164,7 +164,7 @@ absl::Status CheckPieces(const CheckpointManifest& manifest) {
     if (!ParseDType(tensor.dtype(), &dtype))
       return wrong(absl::StrCat("unknown dtype ", tensor.dtype()));
     const std::optional<int64_t> numel = CountOf(tensor.shape());
-    if (!numel.has_value()) return wrong("such a tensor cannot be");
+    if (!numel.has_value()) return wrong("sizes are negative or too large");
     int64_t covered = 0;
     for (const CheckpointPiece& piece : tensor.pieces()) {
       if (piece.file() < 0 || piece.file() >= manifest.files_size())
@@ -190,7 +190,7 @@ absl::Status CheckPieces(const CheckpointManifest& manifest) {
                                   " bytes"));
       }
       covered += elements;
-      if (covered > *numel) return wrong("its pieces overlap");
+      if (covered > *numel) break;  // before the sum overflows
     }
     if (covered != *numel) {
       return wrong(

@@ -329,13 +329,15 @@ SafetensorsFile::~SafetensorsFile() {
 
 void SafetensorsFile::Release(const SafetensorsEntry& entry, int64_t begin,
                               int64_t end) const {
-  // Around a page that is looked at, Linux maps those of 64 KiB.
-  constexpr int64_t kAround = 64 << 10;
-  const int64_t start = data_ - map_ + entry.begin;
-  begin = (start + begin) / kAround * kAround;
-  end = std::min((start + end + kAround - 1) / kAround * kAround, map_bytes_);
-  if (begin < end)
-    madvise(const_cast<char*>(map_) + begin, end - begin, MADV_DONTNEED);
+  if (begin >= end) return;
+  // Around a page that is looked at, Linux maps those of the same 64 KiB.
+  constexpr uintptr_t kAround = 64 << 10;
+  const uintptr_t map = reinterpret_cast<uintptr_t>(map_),
+                  data = reinterpret_cast<uintptr_t>(data_) + entry.begin;
+  const uintptr_t first = std::max(map, (data + begin) / kAround * kAround),
+                  last = std::min(map + map_bytes_, (data + end + kAround - 1) /
+                                                        kAround * kAround);
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 const SafetensorsEntry* SafetensorsFile::Find(absl::string_view name) const {
