@@ -78,9 +78,9 @@ struct LoadOptions {
 // strategy, wrap policy and split into units of the run that wrote it: masters,
 // compute copies, and, unless `weights_only`, moments and StepState. Plans
 // without moments (no training) take the weights only. Holds less than a
-// MiB, and pages of one piece at a time, 4 MiB of them at most. DataLoss: the checkpoint is damaged;
-// FailedPrecondition: it is of another model or optimizer; InvalidArgument:
-// a pattern is wrong or matches nothing.
+// MiB, and pages of one piece at a time, 4 MiB of them at most. DataLoss: the
+// checkpoint is damaged; FailedPrecondition: it is of another model or
+// optimizer; InvalidArgument: a pattern is wrong or matches nothing.
 absl::StatusOr<CheckpointManifest> LoadCheckpoint(
     const std::string& folder, const CheckpointRank& rank,
     const LoadOptions& options = {});

@@ -55,9 +55,8 @@ absl::Status CheckpointReader::Read(
           for (int64_t done = 0; done < to - from;) {
             const int64_t at = in_box + from - in_tensor + done;
             const int64_t chunk = at / chunk_elements;
-            const int64_t n =
-                std::min({to - from - done, kAtOnce / size,
-                          (chunk + 1) * chunk_elements - at});
+            const int64_t n = std::min({to - from - done, kAtOnce / size,
+                                        (chunk + 1) * chunk_elements - at});
             SG_RETURN_IF_ERROR(Verify(piece, chunk, &source));
             SG_RETURN_IF_ERROR(take(from - begin + done, dtype,
                                     source.data.substr(at * size, n * size)));
@@ -115,9 +114,10 @@ absl::Status CheckpointReader::Verify(const CheckpointPiece& piece,
   if (chunk == source->verified) return absl::OkStatus();
   const int64_t chunk_bytes = manifest_.chunk_bytes();
   if (source->verified >= 0) {
-    source->file->Release(*source->entry, source->verified * chunk_bytes,
-                          std::min<int64_t>((source->verified + 1) * chunk_bytes,
-                                            source->data.size()));
+    source->file->Release(
+        *source->entry, source->verified * chunk_bytes,
+        std::min<int64_t>((source->verified + 1) * chunk_bytes,
+                          source->data.size()));
   }
   const absl::string_view bytes =
       source->data.substr(chunk * chunk_bytes, chunk_bytes);

@@ -18,9 +18,9 @@
 
 namespace shardgraph {
 
-// Files are mapped when they are first needed and stay so; of their pages, those
-// of one chunk of a piece at a time are in memory. Not safe to use from several
-// threads.
+// Files are mapped when they are first needed and stay so; of their pages,
+// those of one chunk of a piece at a time are in memory. Not safe to use from
+// several threads.
 class CheckpointReader {
  public:
   // `manifest` is what ReadCheckpointManifest(folder) gave; it outlives the
@@ -33,8 +33,8 @@ class CheckpointReader {
   // Hands out elements [begin, begin + elements) of a tensor of the manifest,
   // in runs that are contiguous in it, of 256 KiB at most, as they are stored:
   // `take(first element of the run, counted from begin; dtype; bytes)`, in the
-  // order of the tensor's pieces, until one fails. DataLoss names file and tensor: damage,
-  // or elements that no piece has.
+  // order of the tensor's pieces, until one fails. DataLoss names file and
+  // tensor: damage, or elements that no piece has.
   absl::Status Read(const CheckpointTensor& tensor, int64_t begin,
                     int64_t elements,
                     absl::FunctionRef<absl::Status(int64_t first, DType dtype,

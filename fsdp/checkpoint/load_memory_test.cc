@@ -116,10 +116,9 @@ TEST_F(LoadMemoryTest, OnePieceOfACheckpointAtMost) {
       }
       const HeldRange last = loaded.Shards(0).Held().back();
       std::vector<float> value(1);
-      ASSERT_TRUE(
-          loaded.Shards(0)
-              .Read(last, 0, absl::MakeSpan(value), ShardKind::kExpAvg)
-              .ok());
+      ASSERT_TRUE(loaded.Shards(0)
+                      .Read(last, 0, absl::MakeSpan(value), ShardKind::kExpAvg)
+                      .ok());
       EXPECT_EQ(value[0],
                 Value(5, ShardKind::kExpAvg, *last.parameter, last.begin));
     }

@@ -180,8 +180,8 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
     SG_ASSIGN_OR_RETURN(const int64_t size, NonNegative(dim, "the shape"));
     entry.shape.push_back(size);
     empty = empty || size == 0;
-    overflow = (size != 0 && __builtin_mul_overflow(bytes, size, &bytes)) ||
-               overflow;
+    overflow =
+        (size != 0 && __builtin_mul_overflow(bytes, size, &bytes)) || overflow;
   }
   if (empty) bytes = 0;
   if (overflow) {

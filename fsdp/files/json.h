@@ -11,7 +11,8 @@
 namespace shardgraph {
 
 // The value that `text` describes; discarded (is_discarded()) if it is no JSON,
-// or nests deeper than 500. A discarded value is no object, array, string or number.
+// or nests deeper than 500. A discarded value is no object, array, string or
+// number.
 nlohmann::json ParseJson(absl::string_view text);
 
 // On one line, or with `indent` spaces per level. Bytes that are no UTF-8 come

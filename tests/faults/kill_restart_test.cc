@@ -242,10 +242,10 @@ TEST_F(KillRestartTest, InComputeAndCollectives) {
     const auto& fault = faults[i % 5];
     SCOPED_TRACE(fault.place);
     const std::string run = absl::StrCat("run", i);
-    Process job(kLaunch, Arguments(run),
-                {{"SHARDGRAPH_FAULT",
-                  absl::StrCat(fault.rank, " ", fault.place, " ",
-                               fault.count * Steps() / 300)}});
+    Process job(
+        kLaunch, Arguments(run),
+        {{"SHARDGRAPH_FAULT", absl::StrCat(fault.rank, " ", fault.place, " ",
+                                           fault.count * Steps() / 300)}});
     const int here = ExpectTheSame(run, job);
     EXPECT_GE(here, 1);
     kills += here;

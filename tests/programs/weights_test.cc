@@ -74,13 +74,13 @@ TEST_F(WeightsTest, SpecialTokensSurviveTraining) {
 
 // Only the first layer; the rest of the model is another.
 TEST_F(WeightsTest, PartOfAHuggingFaceFolder) {
-  Train("part", kLlama, 1,
-        {"model.llama.vocab_size=67", "model.llama.hidden_size=16",
-         "model.llama.intermediate_size=24", "model.llama.num_hidden_layers=1",
-         "model.llama.num_attention_heads=4",
-         "model.llama.num_key_value_heads=2",
-         "model.llama.max_position_embeddings=64",
-         "checkpoint.initialize_parameters=model[.]layers[.]0[.].*"});
+  Train(
+      "part", kLlama, 1,
+      {"model.llama.vocab_size=67", "model.llama.hidden_size=16",
+       "model.llama.intermediate_size=24", "model.llama.num_hidden_layers=1",
+       "model.llama.num_attention_heads=4", "model.llama.num_key_value_heads=2",
+       "model.llama.max_position_embeddings=64",
+       "checkpoint.initialize_parameters=model[.]layers[.]0[.].*"});
   EXPECT_TRUE(Exported("part")["eos_token_id"].is_null());
 }
 

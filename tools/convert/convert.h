@@ -5,7 +5,8 @@
 // checkpoint, and a checkpoint a Hugging Face folder, unless --format says
 // otherwise. Names and bytes of tensors are kept, dtypes too unless --dtype is
 // given. Adapters stay what they are in a checkpoint, are merged into a Hugging
-// Face folder, and are written apart by --format=adapter. Tokenizer files and generation settings beside the weights are copied.
+// Face folder, and are written apart by --format=adapter. Tokenizer files and
+// generation settings beside the weights are copied.
 #ifndef TOOLS_CONVERT_CONVERT_H_
 #define TOOLS_CONVERT_CONVERT_H_
 
@@ -19,9 +20,9 @@
 namespace shardgraph {
 
 struct ConvertOptions {
-  std::string from;    // Hugging Face folder, checkpoint, run or llm.c file
-  std::string to;      // a folder that is not there yet, or empty
-  std::string dtype;   // F32, BF16, F16; as stored if empty
+  std::string from;   // Hugging Face folder, checkpoint, run or llm.c file
+  std::string to;     // a folder that is not there yet, or empty
+  std::string dtype;  // F32, BF16, F16; as stored if empty
   // huggingface, checkpoint or adapter; if empty the one of the first two that
   // `from` is not.
   std::string format;

@@ -285,7 +285,8 @@ TEST_F(ConvertTest, Adapters) {
 
     Run({.from = run, .to = merged});
     const auto before = TensorsOf(base), after = TensorsOf(merged);
-    const auto expected = SafetensorsFile::Open(fixture + "/merged.safetensors");
+    const auto expected =
+        SafetensorsFile::Open(fixture + "/merged.safetensors");
     ASSERT_TRUE(expected.ok()) << expected.status();
     EXPECT_EQ(after.size(), before.size());
     for (const SafetensorsEntry& entry : (*expected)->entries()) {
@@ -301,7 +302,8 @@ TEST_F(ConvertTest, Adapters) {
     }
     int same = 0;
     for (const auto& [name, stored] : after) same += stored == before.at(name);
-    EXPECT_EQ(same, static_cast<int>(after.size()) - (family == "gpt2" ? 2 : 4));
+    EXPECT_EQ(same,
+              static_cast<int>(after.size()) - (family == "gpt2" ? 2 : 4));
     Run({.from = base,
          .to = Path(family + "_at_once"),
          .format = "huggingface",
@@ -321,8 +323,7 @@ TEST_F(ConvertTest, AdaptersThatDoNotFit) {
     EXPECT_NE(at, std::string::npos) << from;
     text.replace(at, from.size(), to);
     std::ofstream(Path("bad/adapter_config.json")) << text;
-    return Error(
-        {.from = base, .to = Path("never"), .adapter = Path("bad")});
+    return Error({.from = base, .to = Path("never"), .adapter = Path("bad")});
   };
   EXPECT_THAT(refused("\"LORA\"", "\"IA3\""),
               HasSubstr("peft_type is \"IA3\"; \"LORA\" can be read"));
@@ -339,9 +340,8 @@ TEST_F(ConvertTest, AdaptersThatDoNotFit) {
                      .to = Path("never"),
                      .adapter = absl::StrCat(kFixtures, "gpt2_lora")}),
               HasSubstr("adapter_model.safetensors"));
-  EXPECT_THAT(
-      Error({.from = base, .to = Path("never"), .adapter = folder_}),
-      HasSubstr("adapter_config.json"));
+  EXPECT_THAT(Error({.from = base, .to = Path("never"), .adapter = folder_}),
+              HasSubstr("adapter_config.json"));
   EXPECT_THAT(Error({.from = base, .to = Path("never"), .format = "adapter"}),
               HasSubstr("has none (model.lora)"));
   EXPECT_FALSE(fs::exists(Path("never")));

@@ -15,9 +15,9 @@ namespace shardgraph {
 inline constexpr absl::string_view kAdapterA = ".lora_A.weight",
                                    kAdapterB = ".lora_B.weight";
 
-// The weights of a model with adapters merged into it: W + alpha / rank x B A in
-// FP32, rounded once to W's dtype; no adapters are left. `weights` then says so
-// in config and model too.
+// The weights of a model with adapters merged into it: W + alpha / rank x B A
+// in FP32, rounded once to W's dtype; no adapters are left. `weights` then says
+// so in config and model too.
 absl::Status MergeAdapters(ModelWeights* weights);
 
 // Adds the adapter of a folder of Hugging Face's PEFT (adapter_config.json and

@@ -20,23 +20,22 @@ struct Part {
 };
 
 // In the file's order.
-constexpr Part kParts[] = {
-    {"wte.weight", false},
-    {"wpe.weight", false},
-    {"ln_1.weight", true},
-    {"ln_1.bias", true},
-    {"attn.c_attn.weight", true, LlmcOrder::kTransposed},
-    {"attn.c_attn.bias", true},
-    {"attn.c_proj.weight", true, LlmcOrder::kTransposed},
-    {"attn.c_proj.bias", true},
-    {"ln_2.weight", true},
-    {"ln_2.bias", true},
-    {"mlp.c_fc.weight", true, LlmcOrder::kTransposed},
-    {"mlp.c_fc.bias", true},
-    {"mlp.c_proj.weight", true, LlmcOrder::kTransposed},
-    {"mlp.c_proj.bias", true},
-    {"ln_f.weight", false},
-    {"ln_f.bias", false}};
+constexpr Part kParts[] = {{"wte.weight", false},
+                           {"wpe.weight", false},
+                           {"ln_1.weight", true},
+                           {"ln_1.bias", true},
+                           {"attn.c_attn.weight", true, LlmcOrder::kTransposed},
+                           {"attn.c_attn.bias", true},
+                           {"attn.c_proj.weight", true, LlmcOrder::kTransposed},
+                           {"attn.c_proj.bias", true},
+                           {"ln_2.weight", true},
+                           {"ln_2.bias", true},
+                           {"mlp.c_fc.weight", true, LlmcOrder::kTransposed},
+                           {"mlp.c_fc.bias", true},
+                           {"mlp.c_proj.weight", true, LlmcOrder::kTransposed},
+                           {"mlp.c_proj.bias", true},
+                           {"ln_f.weight", false},
+                           {"ln_f.bias", false}};
 
 }  // namespace
 
@@ -63,9 +62,9 @@ absl::StatusOr<ModelWeights> OpenLlmcGpt2(
                                        header[i], "; sizes are 1 or more"));
   }
   if (padded < vocabulary) {
-    return weights->Wrong(
-        absl::StrCat("its padded vocabulary of ", padded,
-                     " is smaller than the vocabulary of ", vocabulary));
+    return weights->Wrong(absl::StrCat("its padded vocabulary of ", padded,
+                                       " is smaller than the vocabulary of ",
+                                       vocabulary));
   }
   // Before sizes are multiplied: the file must hold such matrices.
   const int64_t bytes = weights->file().size(), width = header[6];

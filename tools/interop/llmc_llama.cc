@@ -54,14 +54,15 @@ absl::StatusOr<ModelWeights> OpenLlmcLlama(
                 key_heads = header[6], channels = header[7];
   if (channels % heads != 0 || channels / heads % 2 != 0 ||
       heads % key_heads != 0) {
-    return weights->Wrong(absl::StrCat(
-        "it has ", channels, " channels, ", heads, " heads and ", key_heads,
-        " key heads, which do not divide each other"));
+    return weights->Wrong(
+        absl::StrCat("it has ", channels, " channels, ", heads, " heads and ",
+                     key_heads, " key heads, which do not divide each other"));
   }
   if (header[9] != 0 && header[9] != 1) {
-    return weights->Wrong(absl::StrCat("number 9 of its header (whether rotary "
-                                       "frequencies are scaled) is ",
-                                       header[9], "; it must be 0 or 1"));
+    return weights->Wrong(
+        absl::StrCat("number 9 of its header (whether rotary "
+                     "frequencies are scaled) is ",
+                     header[9], "; it must be 0 or 1"));
   }
   const double multiplier = Decimal(numbers[0]), epsilon = Decimal(numbers[1]);
   if (!(multiplier >= 0 && multiplier < 1000) ||

@@ -109,9 +109,9 @@ absl::Status LlmcWeights::Read(size_t tensor, int64_t begin,
 absl::StatusOr<DType> LlmcDType(const LlmcWeights& weights, int32_t version) {
   if (version == kF32Version) return DType::kF32;
   if (version == kBF16Version) return DType::kBF16;
-  return weights.Wrong(
-      absl::StrCat("its version is ", version, "; ", kF32Version, " (F32) and ",
-                   kBF16Version, " (BF16) can be read"));
+  return weights.Wrong(absl::StrCat("its version is ", version, "; ",
+                                    kF32Version, " (F32) and ", kBF16Version,
+                                    " (BF16) can be read"));
 }
 
 absl::StatusOr<ModelWeights> OpenLlmcModel(const std::string& path) {

@@ -49,7 +49,8 @@ class MergedSource : public WeightSource {
         const auto a = index.find(absl::StrCat(module, kAdapterA));
         if (a != index.end()) {
           merged.a = static_cast<int64_t>(a->second);
-          merged.b = static_cast<int64_t>(index.at(absl::StrCat(module, kAdapterB)));
+          merged.b =
+              static_cast<int64_t>(index.at(absl::StrCat(module, kAdapterB)));
           merged.input_major = IsInputMajor(model.root(), module);
         }
       }
@@ -125,10 +126,9 @@ class MergedSource : public WeightSource {
 bool IsInputMajor(const Module& root, absl::string_view module) {
   if (root.name() == module && root.children().empty())
     return root.class_name() == "Conv1D";
-  return std::any_of(root.children().begin(), root.children().end(),
-                     [&](const auto& child) {
-                       return IsInputMajor(*child, module);
-                     });
+  return std::any_of(
+      root.children().begin(), root.children().end(),
+      [&](const auto& child) { return IsInputMajor(*child, module); });
 }
 
 absl::Status MergeAdapters(ModelWeights* weights) {

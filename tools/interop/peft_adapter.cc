@@ -32,13 +32,13 @@ constexpr absl::string_view kPrefix = "base_model.model.";
 // Keys that do not change what the adapter computes; which modules have one,
 // the tensors say.
 constexpr absl::string_view kIgnored[] = {
-    "auto_mapping",     "base_model_name_or_path",
-    "exclude_modules",  "fan_in_fan_out",
-    "inference_mode",   "init_lora_weights",
-    "layers_pattern",   "layers_to_transform",
-    "megatron_core",    "peft_version",
+    "auto_mapping",      "base_model_name_or_path",
+    "exclude_modules",   "fan_in_fan_out",
+    "inference_mode",    "init_lora_weights",
+    "layers_pattern",    "layers_to_transform",
+    "megatron_core",     "peft_version",
     "qalora_group_size", "revision",
-    "target_modules",   "task_type"};
+    "target_modules",    "task_type"};
 
 absl::Status Wrong(const std::string& path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
@@ -51,9 +51,9 @@ absl::StatusOr<double> Number(const std::string& path, const Json& json,
   if (value->is_number() && value->get<double>() >= least &&
       std::isfinite(value->get<double>()))
     return value->get<double>();
-  return Wrong(path, absl::StrCat(key, " is ", JsonText(*value),
-                                  "; it must be a number of ", least,
-                                  " or more"));
+  return Wrong(path,
+               absl::StrCat(key, " is ", JsonText(*value),
+                            "; it must be a number of ", least, " or more"));
 }
 
 // Rank, alpha and dropout.
@@ -70,8 +70,7 @@ absl::StatusOr<LoraSpec> ReadConfig(const std::string& path) {
   if (rank != std::floor(rank) || rank > 1e6)
     return Wrong(path, absl::StrCat("r is ", rank, "; it must be an integer"));
   spec.set_rank(static_cast<int64_t>(rank));
-  SG_ASSIGN_OR_RETURN(const double alpha,
-                      Number(path, json, "lora_alpha", 0));
+  SG_ASSIGN_OR_RETURN(const double alpha, Number(path, json, "lora_alpha", 0));
   spec.set_alpha(alpha);
   if (json.contains("lora_dropout")) {
     SG_ASSIGN_OR_RETURN(const double dropout,
@@ -87,9 +86,9 @@ absl::StatusOr<LoraSpec> ReadConfig(const std::string& path) {
         (value.is_structured() && value.empty()) ||
         (item.key() == "bias" && value == "none"))
       continue;
-    return Wrong(path, absl::StrCat(item.key(), " is ",
-                                    JsonText(value).substr(0, 80),
-                                    "; this is not understood"));
+    return Wrong(path,
+                 absl::StrCat(item.key(), " is ", JsonText(value).substr(0, 80),
+                              "; this is not understood"));
   }
   return spec;
 }
@@ -162,8 +161,9 @@ class WithAdapter : public WeightSource {
 absl::Status AddPeftAdapter(const std::string& folder, ModelWeights* weights) {
   ModelSpec* spec = weights->config.mutable_model();
   if (weights->model->has_adapters()) {
-    return Wrong(folder,
-                 "the model has adapters already (model.lora); merge them first");
+    return Wrong(
+        folder,
+        "the model has adapters already (model.lora); merge them first");
   }
   SG_ASSIGN_OR_RETURN(*spec->mutable_lora(),
                       ReadConfig(absl::StrCat(folder, "/", kConfigFile)));
@@ -228,9 +228,9 @@ absl::Status WritePeftAdapter(const ModelWeights& weights,
       SafetensorsWriter::Create(absl::StrCat(folder, "/", kWeightsFile),
                                 tensors, {{"format", "pt"}}));
   for (const SafetensorsEntry& entry : writer->entries()) {
-    SG_RETURN_IF_ERROR(
-        ReadWeight(*weights.source, number_of.at(entry.name),
-                   [&](absl::string_view bytes) { return writer->Append(bytes); }));
+    SG_RETURN_IF_ERROR(ReadWeight(
+        *weights.source, number_of.at(entry.name),
+        [&](absl::string_view bytes) { return writer->Append(bytes); }));
   }
   SG_RETURN_IF_ERROR(writer->Close());
 

@@ -59,9 +59,10 @@ absl::Status CheckOneOf(absl::string_view path, const Json& object,
   for (const Json& value : allowed) {
     if (object[key] == value) return absl::OkStatus();
   }
-  return Refuse(absl::StrCat(path, ".", key), object[key],
-                absl::StrCat("it must be null or ",
-                             JsonText(allowed.size() == 0 ? Json() : *allowed.begin())));
+  return Refuse(
+      absl::StrCat(path, ".", key), object[key],
+      absl::StrCat("it must be null or ",
+                   JsonText(allowed.size() == 0 ? Json() : *allowed.begin())));
 }
 
 std::string TypeOf(const Json& object) {

@@ -1,5 +1,5 @@
-// Byte-level BPE as Hugging Face's tokenizer.json describes it (and plain bytes,
-// as ours does).
+// Byte-level BPE as Hugging Face's tokenizer.json describes it (and plain
+// bytes, as ours does).
 //
 // A text is cut at added tokens, normalised (NFC or not at all), cut into words
 // by regular expressions, and the bytes of each word are merged (bpe.h).
