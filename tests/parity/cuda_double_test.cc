@@ -189,6 +189,19 @@ TEST_P(CudaDouble, StrategiesGiveTheSameBits) {
   }
 }
 
+// A piece is kept for backward by a copy on the device, captured like the rest.
+TEST_P(CudaDouble, ReshardsToFewerRanks) {
+  if (!Long() && GetParam() == kGpt2) GTEST_SKIP() << "in the long form";
+  TrainingRunOptions options;
+  options.kernels = &ReferenceKernels();
+  const auto reference = RunTraining(Config(GetParam(), 6, 2), options);
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  ExpectSame(
+      RunOnDouble(Config(GetParam(), 1, 2, {"shard.reshard_group_size=2"}), 4,
+                  1),
+      *reference);
+}
+
 // Losses of BF16 differ between kernels by roundings that flip. Attention as
 // cuDNN takes it: no dropout, heads a multiple of 8 wide.
 TEST_P(CudaDouble, TrainsInBf16) {
