@@ -405,7 +405,7 @@ void EndOperation() {
 }
 
 bool Read(const void* p, size_t bytes, bool used) {
-#ifdef SG_TSAN  // What kernels write is not seen.
+#if defined(SG_TSAN) || defined(SG_ASAN)  // What kernels write is not seen.
   used = false;
 #endif
   return CheckRange(p, bytes, kRead, used);
