@@ -158,18 +158,18 @@ double GlobalNorm(const Tensors& tensors) {
   return std::sqrt(sum);
 }
 
-// Distances relative to the larger of the tensor's own norm and a hundredth of
-// all: a gradient that is zero in exact arithmetic has noise of that size.
+// Distances relative to the larger of the tensor's own norm and `share` of all:
+// a gradient that is zero in exact arithmetic has noise of that size.
 // `rounding`: tensors to whose precision these were rounded, a few times; empty
 // for none. Tells of the worst tensor only.
 void ExpectNear(const Tensors& run, const Tensors& one, double relative,
-                const Tensors& rounding, const char* what) {
+                double share, const Tensors& rounding, const char* what) {
   ASSERT_EQ(run.size(), one.size());
   const double global = GlobalNorm(one);
   double worst = 0;
   std::string message;
   for (const auto& [name, values] : one) {
-    double tolerance = relative * std::max(Norm(values), 1e-2 * global);
+    double tolerance = relative * std::max(Norm(values), share * global);
     if (!rounding.empty()) tolerance += 2e-7 * Norm(rounding.at(name));
     const double distance = Distance(run.at(name), values);
     if (distance <= worst * tolerance) continue;
@@ -231,6 +231,9 @@ void ExpectAgreesWithOneRank(RandomTraining training) {
   training.config.mutable_run()->set_steps(fp32 && smooth ? 3 : 1);
 
   const double relative = fp32 ? 1e-4 : 5e-3;
+  // Ranks' contributions are rounded to BF16 each, and may all but cancel.
+  const double share =
+      training.config.precision().reduce() == BF16 ? 0.2 : 1e-2;
 
   const auto one = Run(OnOneRank(training));
   ASSERT_TRUE(one.ok()) << one.status() << "\n" << Describe(training);
@@ -244,8 +247,8 @@ void ExpectAgreesWithOneRank(RandomTraining training) {
                 relative * one->gradient_norms[i])
         << "step " << i;
   }
-  ExpectNear(run->gradients, one->gradients, relative, {}, "gradient");
-  ExpectNear(UpdatesOf(*run), UpdatesOf(*one), relative, one->initial,
+  ExpectNear(run->gradients, one->gradients, relative, share, {}, "gradient");
+  ExpectNear(UpdatesOf(*run), UpdatesOf(*one), relative, share, one->initial,
              "update");
   ASSERT_FALSE(::testing::Test::HasFailure()) << Describe(training);
 }
