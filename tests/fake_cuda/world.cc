@@ -8,38 +8,9 @@
 #include "tests/fake_cuda/checker.h"
 #include "tests/fake_cuda/device.h"
 #include "tests/fake_cuda/memory.h"
-
-#ifdef SG_TSAN
-extern "C" {
-void AnnotateIgnoreReadsBegin(const char* file, int line);
-void AnnotateIgnoreReadsEnd(const char* file, int line);
-void AnnotateIgnoreWritesBegin(const char* file, int line);
-void AnnotateIgnoreWritesEnd(const char* file, int line);
-}
-#endif
+#include "tests/fake_cuda/unwatched.h"
 
 namespace shardgraph::fake_cuda {
-namespace {
-
-// What the device reads and writes, in the C library too: how it agrees with
-// the host about pinned memory is more than ThreadSanitizer can see.
-class Unwatched {
- public:
-#ifdef SG_TSAN
-  Unwatched() {
-    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
-    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
-  }
-  ~Unwatched() {
-    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
-    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
-  }
-#else
-  Unwatched() {}
-#endif
-};
-
-}  // namespace
 
 constinit thread_local int t_device = 0;
 constinit thread_local cudaStreamCaptureMode t_capture_mode =
