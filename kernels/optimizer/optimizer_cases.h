@@ -72,6 +72,17 @@ inline void SetGroups(OpCase* op_case) {
   }
 }
 
+// The case with what every optimizer takes last, on this rank's shard.
+inline OpCase Scaled(OpCase op_case, const Flat& flat, int rank,
+                     bool has_compute, double found_inf) {
+  op_case.operands.push_back(Scalar(DType::kF64, 0.37));
+  op_case.operands.push_back(Scalar(DType::kI32, found_inf));
+  op_case.rank = rank;
+  op_case.group_size = flat.ranks;
+  op_case.inner_rounding = has_compute;
+  return op_case;
+}
+
 inline OpCase AdamWCase(const Flat& flat, int rank, DType compute,
                         bool has_compute, double found_inf = 0) {
   OpCase op_case;
@@ -87,12 +98,7 @@ inline OpCase AdamWCase(const Flat& flat, int rank, DType compute,
   op_case.operands.push_back(PerGroup(DType::kF32, 1e-4, 1e-2));
   op_case.operands.push_back(PerGroup(DType::kF64, 0.1, 0.9));
   op_case.operands.push_back(PerGroup(DType::kF64, 0.1, 0.9));
-  op_case.operands.push_back(Scalar(DType::kF64, 0.37));
-  op_case.operands.push_back(Scalar(DType::kI32, found_inf));
-  op_case.rank = rank;
-  op_case.group_size = flat.ranks;
-  op_case.inner_rounding = has_compute;
-  return op_case;
+  return Scaled(std::move(op_case), flat, rank, has_compute, found_inf);
 }
 
 inline OpCase LionCase(const Flat& flat, int rank, bool has_compute,
@@ -108,12 +114,7 @@ inline OpCase LionCase(const Flat& flat, int rank, bool has_compute,
     op_case.operands.push_back(
         Fixed(TensorType(DType::kBF16, {flat.n}), -1, 1));
   op_case.operands.push_back(PerGroup(DType::kF32, 1e-3, 1e-1));
-  op_case.operands.push_back(Scalar(DType::kF64, 0.37));
-  op_case.operands.push_back(Scalar(DType::kI32, found_inf));
-  op_case.rank = rank;
-  op_case.group_size = flat.ranks;
-  op_case.inner_rounding = has_compute;
-  return op_case;
+  return Scaled(std::move(op_case), flat, rank, has_compute, found_inf);
 }
 
 inline OpCase SgdCase(const Flat& flat, int rank, bool has_momentum,
@@ -132,12 +133,7 @@ inline OpCase SgdCase(const Flat& flat, int rank, bool has_momentum,
         Fixed(TensorType(DType::kBF16, {flat.n}), -1, 1));
   }
   op_case.operands.push_back(PerGroup(DType::kF32, 1e-3, 1e-1));
-  op_case.operands.push_back(Scalar(DType::kF64, 0.37));
-  op_case.operands.push_back(Scalar(DType::kI32, found_inf));
-  op_case.rank = rank;
-  op_case.group_size = flat.ranks;
-  op_case.inner_rounding = has_compute;
-  return op_case;
+  return Scaled(std::move(op_case), flat, rank, has_compute, found_inf);
 }
 
 // The same update with moments in BF16. Values and constants are such that FP32
