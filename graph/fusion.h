@@ -24,7 +24,8 @@
 //   the op ties them.
 // - Nodes that accumulate do so in the fused op too, if it can.
 // Values keep their ids and bytes. The op must compute what the nodes did, bit
-// for bit: same rounding points, same order of sums.
+// for bit: same rounding points, same order of sums; but for what a library's
+// epilogue does otherwise, as the op's header says.
 #ifndef GRAPH_FUSION_H_
 #define GRAPH_FUSION_H_
 
@@ -41,10 +42,14 @@ struct FusionPattern {
   absl::string_view name;
   absl::string_view replaces;
   absl::string_view by;
+  // No gain everywhere: tried only for targets whose `fusions` name it.
+  bool by_target = false;
 };
 
 // The table, in the order in which patterns are tried.
 absl::Span<const FusionPattern> FusionPatterns();
+// Names of those that a target must name.
+std::vector<std::string> FusionsByTarget();
 
 // Replaces all matches of one pattern in a phase; returns how many.
 int Fuse(Graph& graph, PhaseId phase, const FusionPattern& pattern);

@@ -242,6 +242,43 @@ TEST_F(FusionTest, LowerFusesUnlessToldNotTo) {
   EXPECT_EQ(Ops(), Names{"add_rms_norm"});
 }
 
+// What a target must name is left alone by others.
+TEST_F(FusionTest, TargetsChoose) {
+  {
+    const ValueId x = b_.Input("rows", TensorType(DType::kF32, {5, 4}));
+    const ValueId dy = b_.Input("dy", TensorType(DType::kF32, {5, 6}));
+    const ValueId w = b_.Input("w", TensorType(DType::kF32, {4, 6}));
+    const Attributes tanh = Attributes().SetInt("tanh", 1);
+    auto& outputs = graph_.outputs;
+    const ValueId y = b_.Emit1("matmul", {x, w});
+    outputs["y"] = y;
+    outputs["z"] = b_.Emit1("gelu", {y}, tanh);
+    outputs["erf"] = b_.Emit1("gelu", {b_.Emit1("matmul", {x, w})});
+    const Attributes over_rows = Attributes().SetInt("transpose_a", 1);
+    outputs["dw"] = b_.Emit1("matmul", {dy, x}, over_rows);
+    outputs["db"] = b_.Emit1("column_sum", {dy});
+    outputs["dw2"] = b_.Emit1("matmul", {x, dy}, over_rows);
+    outputs["db2"] = b_.Emit1("column_sum", {dy});
+    outputs["dx"] = b_.Emit1(
+        "gelu_gradient",
+        {b_.Emit1("matmul", {dy, w}, Attributes().SetInt("transpose_b", 1)), x},
+        tanh);
+  }
+  const Names apart = {"matmul", "gelu",         "matmul", "gelu",
+                       "matmul", "column_sum",   "matmul", "column_sum",
+                       "matmul", "gelu_gradient"};
+  ASSERT_TRUE(Lower(graph_, TargetSpec(), nullptr).ok());
+  EXPECT_EQ(Ops(), apart);
+  TargetSpec target;
+  for (const std::string& name : FusionsByTarget()) target.add_fusions(name);
+  ASSERT_TRUE(Lower(graph_, target, nullptr, {"all"}).ok());
+  EXPECT_EQ(Ops(), apart);
+  ASSERT_TRUE(Lower(graph_, target, nullptr).ok());
+  EXPECT_EQ(Ops(),
+            (Names{"matmul_pointwise", "matmul", "gelu", "matmul_column_sum",
+                   "matmul_column_sum", "matmul_pointwise"}));
+}
+
 TEST(FusionPatterns, AllAreWellFormed) {
   std::map<absl::string_view, int> names;
   for (const FusionPattern& pattern : FusionPatterns()) {

@@ -103,10 +103,14 @@ absl::Status Lower(Graph& graph, const TargetSpec& target,
                    absl::Span<const std::string> unfused) {
   for (Phase& phase : graph.phases) DropDeadNodes(graph, phase);
   for (const FusionPattern& pattern : FusionPatterns()) {
-    const bool left = std::any_of(
-        unfused.begin(), unfused.end(), [&](const std::string& name) {
-          return name == pattern.name || name == kAllFusions;
-        });
+    const bool left =
+        std::any_of(unfused.begin(), unfused.end(),
+                    [&](const std::string& name) {
+                      return name == pattern.name || name == kAllFusions;
+                    }) ||
+        (pattern.by_target &&
+         std::find(target.fusions().begin(), target.fusions().end(),
+                   pattern.name) == target.fusions().end());
     for (size_t i = 0; !left && i < graph.phases.size(); ++i)
       Fuse(graph, static_cast<PhaseId>(i), pattern);
   }

@@ -13,7 +13,7 @@ namespace shardgraph {
 int64_t LibraryWorkspace(const TargetSpec& target, const Graph& graph,
                          const Node& node, int64_t needed) {
   static constexpr absl::string_view kProducts[] = {
-      "matmul", "matmul_pointwise", "cross_entropy_head",
+      "matmul", "matmul_pointwise", "matmul_column_sum", "cross_entropy_head",
       "cross_entropy_head_gradient"};
   const auto budget = target.workspace_budget().find("matmul");
   if (budget == target.workspace_budget().end() ||

@@ -72,6 +72,7 @@ absl::Span<const KernelDef> WidenedKernels() {
   static constexpr KernelDef kernels[] = {
       WidenedKernel<table, "matmul">(),
       WidenedKernel<table, "matmul_pointwise">(),
+      WidenedKernel<table, "matmul_column_sum">(),
       WidenedKernel<table, "column_sum">(),
       WidenedKernel<table, "attention">(),
       WidenedKernel<table, "attention_gradient">(),

@@ -68,7 +68,13 @@ std::vector<Family> Families() {
   OpCase gates = Case("swiglu_gradient", Attributes(),
                       {Half({3, 10}), Half({3, 10}), Half({3, 10})});
   gates.result_strides = {{20, 1}, {20, 1}};
-  return {{MatmulReferenceKernels(), {strided, adding, to_f32, none}},
+  const OpCase sums = Case("matmul_column_sum",
+                           Attributes()
+                               .SetInt("transpose_a", 1)
+                               .SetString("sum", "b")
+                               .SetString("dtype", "F32"),
+                           {Half({7, 5}), Half({7, 3})});
+  return {{MatmulReferenceKernels(), {strided, adding, to_f32, none, sums}},
           {AttentionReferenceKernels(), {attention}},
           {LossReferenceKernels(), {head, frozen}},
           {PointwiseReferenceKernels(), {gates}}};

@@ -231,6 +231,7 @@ TEST(LoadTarget, ReadsPresetsAndNamesTheFieldThatMakesNoSense) {
   };
   const auto target = load(
       "workspace_budget { key: \"matmul\" value: 5 } "
+      "fusions: \"matmul_gelu\" "
       "window_alignment: 4096");
   ASSERT_TRUE(target.ok()) << target.status();
   EXPECT_EQ(target->workspace_budget().at("matmul"), 5);
@@ -246,6 +247,8 @@ TEST(LoadTarget, ReadsPresetsAndNamesTheFieldThatMakesNoSense) {
       {"window_alignment: -1", {"window_alignment is -1"}},
       {"buffer_alignment: -8", {"buffer_alignment is -8"}},
       {"lanes: 5", {"lanes is 5", "1 to 4"}},
+      {"fusions: \"add_rms_norm\"",
+       {"fusions: \"add_rms_norm\"", "matmul_gelu, "}},
   };
   for (const auto& c : cases) {
     const std::string message = Message(load(c.text).status());

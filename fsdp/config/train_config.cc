@@ -13,6 +13,7 @@
 #include "fsdp/config/text_config.h"
 #include "fsdp/config/validate_recompute.h"
 #include "fsdp/shard/strategy.h"
+#include "graph/fusion.h"
 #include "kernels/op_table.h"
 #include "kernels/status_macros.h"
 
@@ -300,6 +301,16 @@ absl::Status ValidateTarget(const TargetSpec& target) {
           "; use one of: ", absl::StrJoin(families, ", ")));
     }
     SG_RETURN_IF_ERROR(Require(bytes >= 0, field, bytes, "0 or more"));
+  }
+  const std::vector<std::string> fusions = FusionsByTarget();
+  for (const std::string& name : target.fusions()) {
+    if (std::find(fusions.begin(), fusions.end(), name) != fusions.end())
+      continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("fusions: \"", name,
+                     "\" is no fusion that a target chooses; use some "
+                     "of: ",
+                     absl::StrJoin(fusions, ", ")));
   }
   return absl::OkStatus();
 }

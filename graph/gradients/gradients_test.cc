@@ -40,7 +40,7 @@ TEST(GradientRulesTest, EveryOpIsDecided) {
       "embedding_gradient", "gelu_gradient", "layer_norm_gradient",
       "relu_gradient", "rms_norm_gradient", "silu_gradient", "swiglu_gradient",
       // what plans are lowered to
-      "add_layer_norm", "add_rms_norm", "matmul_pointwise",
+      "add_layer_norm", "add_rms_norm", "matmul_pointwise", "matmul_column_sum",
       // updates of state
       "accumulate", "adamw", "advance_state", "finish_gradients", "kv_write",
       "lion", "sgd", "sum_of_squares", "update_loss_scale",

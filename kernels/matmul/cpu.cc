@@ -133,23 +133,43 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareMatmulPointwise(
   return MakeKernel(MatmulPointwise(context));
 }
 
-absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareColumnSum(
-    const KernelContext& context) {
+ColumnSum ColumnSumOf(const Tensor& x, const Tensor& y, bool accumulate) {
   const auto element_type = [](const Tensor& tensor) {
     return tensor.type.dtype == DType::kBF16 ? ElementType::kBF16
                                              : ElementType::kF32;
   };
-  const Tensor& x = context.operands[0];
   ColumnSum sum;
   sum.x = x.data;
   sum.x_type = element_type(x);
   sum.row_stride = x.type.strides[0];
   sum.rows = x.type.dim(0);
   sum.columns = x.type.dim(1);
-  sum.y = context.results[0].data;
-  sum.y_type = element_type(context.results[0]);
-  sum.accumulate = context.attributes->Int("accumulate") != 0;
+  sum.y = y.data;
+  sum.y_type = element_type(y);
+  sum.accumulate = accumulate;
+  return sum;
+}
+
+absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareColumnSum(
+    const KernelContext& context) {
+  const ColumnSum sum = ColumnSumOf(context.operands[0], context.results[0],
+                                    context.attributes->Int("accumulate") != 0);
   return MakeKernel([sum](Lane& lane) { RunColumnSum(sum, *lane.pool); });
+}
+
+absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareMatmulColumnSum(
+    const KernelContext& context) {
+  const int64_t accumulate = context.attributes->Int("accumulate");
+  GemmProblem problem = ProductOf(context);
+  SetGemmResult(context.results[0], &problem);
+  problem.accumulate = (accumulate & 1) != 0;
+  const ColumnSum sum =
+      ColumnSumOf(context.operands[SummedOperand(*context.attributes)],
+                  context.results[1], (accumulate & 2) != 0);
+  return MakeKernel([problem, sum, options = OptionsOf(context)](Lane& lane) {
+    RunGemm(problem, lane.pool, options);
+    RunColumnSum(sum, *lane.pool);
+  });
 }
 
 constexpr KernelDef kKernels[] = {
@@ -161,6 +181,10 @@ constexpr KernelDef kKernels[] = {
      .supports = Supports,
      .workspace = Workspace,
      .prepare = PrepareMatmulPointwise},
+    {.op = "matmul_column_sum",
+     .supports = Supports,
+     .workspace = Workspace,
+     .prepare = PrepareMatmulColumnSum},
     {.op = "column_sum", .supports = Supports, .prepare = PrepareColumnSum},
 };
 

@@ -22,6 +22,7 @@ namespace shardgraph::cuda {
 namespace {
 
 using Function = CublasLtProduct::Function;
+using Summed = CublasLtProduct::Summed;
 
 thread_local int t_refusals = 0;
 
@@ -83,6 +84,11 @@ absl::StatusOr<Layout> MakeLayout(const Matrix& matrix) {
 
 uint32_t EpilogueOf(const CublasLtProduct& product) {
   const bool bias = product.bias != nullptr;
+  // The library's A is b.
+  if (product.summed != Summed::kNone) {
+    return product.summed == Summed::kB ? CUBLASLT_EPILOGUE_BGRADA
+                                        : CUBLASLT_EPILOGUE_BGRADB;
+  }
   switch (product.function) {
     case Function::kGeluGradient:
       return CUBLASLT_EPILOGUE_DGELU;
@@ -95,6 +101,11 @@ uint32_t EpilogueOf(const CublasLtProduct& product) {
       break;
   }
   return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+// What the library reads or writes as the bias.
+const void* BiasOf(const CublasLtProduct& product) {
+  return product.summed == Summed::kNone ? product.bias : product.operand_sums;
 }
 
 // What a pointer is a multiple of; the heuristic tells no more than 256 apart.
@@ -189,9 +200,9 @@ struct CublasLtMatmul::Prepared {
     SG_RETURN_IF_ERROR(
         Set(description, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(product)));
     // The heuristic reads the alignment of these.
-    if (product.bias != nullptr) {
+    if (BiasOf(product) != nullptr) {
       SG_RETURN_IF_ERROR(
-          Set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias));
+          Set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, BiasOf(product)));
     }
     if (product.sums.data == nullptr) return absl::OkStatus();
     SG_RETURN_IF_ERROR(Set(description,
@@ -298,7 +309,7 @@ absl::StatusOr<CublasLtMatmul> CublasLtMatmul::Prepare(
       AlignmentOf(product.result.data),
       product.accumulate,
       EpilogueOf(product),
-      product.bias == nullptr ? 0 : AlignmentOf(product.bias),
+      BiasOf(product) == nullptr ? 0 : AlignmentOf(BiasOf(product)),
       product.sums.data == nullptr ? 0 : AlignmentOf(product.sums.data),
       product.sums.row_stride,
       product.workspace_bytes};

@@ -26,6 +26,10 @@ struct CublasLtProduct {
     kGelu,          // of the sums, tanh form; those go to `sums` if it has data
     kGeluGradient,  // the sums times its derivative at `sums`
   };
+  // Whose sums over k go to `operand_sums`. (The epilogue that sums the result
+  // of GELU's gradient would round them to BF16 with it; a gradient of weights
+  // has FP32 results, and the gradient of their bias with it.)
+  enum class Summed : uint8_t { kNone, kA, kB };
 
   ElementType type = ElementType::kF32;         // of a and b
   ElementType result_type = ElementType::kF32;  // also of bias and sums
@@ -34,7 +38,9 @@ struct CublasLtProduct {
   const void* bias = nullptr;  // [n]; null: none, as with kGeluGradient
   bool accumulate = false;     // adds what the result holds
   Function function = Function::kNone;
-  GemmResult sums;  // [m, n]
+  GemmResult sums;                // [m, n]
+  Summed summed = Summed::kNone;  // without a bias and a function only
+  void* operand_sums = nullptr;   // [m] of a, [n] of b, of the result's type
   GemmResult result;
 
   // Nobody else uses it while the product runs. Aligned to 256 bytes; any size.

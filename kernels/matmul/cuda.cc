@@ -44,9 +44,10 @@ cuda::GemmLaunch ProductOf(const KernelContext& context) {
 }
 
 absl::StatusOr<Prepared> Gemm(const KernelContext& context,
-                              const cuda::GemmLaunch& launch) {
+                              const cuda::GemmLaunch& launch,
+                              const cuda::GemmColumnSum* sum = nullptr) {
   SG_ASSIGN_OR_RETURN(cuda::CudaGemm gemm,
-                      cuda::CudaGemm::Prepare(launch, context.workspace));
+                      cuda::CudaGemm::Prepare(launch, context.workspace, sum));
   return MakeKernel([gemm = std::move(gemm)](Lane& lane) {
     return gemm.Launch(cuda::StreamOf(lane));
   });
@@ -78,21 +79,49 @@ int64_t SumWorkspace(const Attributes&, absl::Span<const TensorType> operands,
   return cuda::ColumnSumWorkspace(operands[0].dim(0), operands[0].dim(1));
 }
 
-absl::StatusOr<Prepared> PrepareColumnSum(const KernelContext& context) {
-  const Tensor& x = context.operands[0];
+cuda::ColumnSumLaunch ColumnSumOf(const Tensor& x, const Tensor& y,
+                                  bool accumulate, const Tensor& workspace) {
   cuda::ColumnSumLaunch launch;
   launch.x = x.data;
   launch.x_type = cuda::ElementOf(x.type);
   launch.row_stride = x.type.strides[0];
   launch.rows = x.type.dim(0);
   launch.columns = x.type.dim(1);
-  launch.y = context.results[0].data;
-  launch.y_type = cuda::ElementOf(context.results[0].type);
-  launch.accumulate = context.attributes->Int("accumulate") != 0;
-  launch.workspace = context.workspace.data;
+  launch.y = y.data;
+  launch.y_type = cuda::ElementOf(y.type);
+  launch.accumulate = accumulate;
+  launch.workspace = workspace.data;
+  return launch;
+}
+
+absl::StatusOr<Prepared> PrepareColumnSum(const KernelContext& context) {
+  const cuda::ColumnSumLaunch launch = ColumnSumOf(
+      context.operands[0], context.results[0],
+      context.attributes->Int("accumulate") != 0, context.workspace);
   return cuda::MakeCudaKernel("column_sum", [launch](cudaStream_t stream) {
     return LaunchColumnSum(launch, stream);
   });
+}
+
+int64_t MatmulColumnSumWorkspace(const Attributes& attributes,
+                                 absl::Span<const TensorType> operands,
+                                 absl::Span<const TensorType> results) {
+  return SumWorkspace(attributes, operands.subspan(SummedOperand(attributes)),
+                      results);
+}
+
+absl::StatusOr<Prepared> PrepareMatmulColumnSum(const KernelContext& context) {
+  const int64_t accumulate = context.attributes->Int("accumulate");
+  cuda::GemmLaunch launch = ProductOf(context);
+  launch.c = ResultOf(context.results[0]);
+  launch.c_type = cuda::ElementOf(context.results[0].type);
+  launch.accumulate = (accumulate & 1) != 0;
+  const int summed = SummedOperand(*context.attributes);
+  const cuda::GemmColumnSum sum = {
+      .of_b = summed == 1,
+      .launch = ColumnSumOf(context.operands[summed], context.results[1],
+                            (accumulate & 2) != 0, context.workspace)};
+  return Gemm(context, launch, &sum);
 }
 
 }  // namespace
@@ -106,6 +135,10 @@ absl::Span<const KernelDef> MatmulCudaKernels() {
       {.op = "matmul_pointwise",
        .supports = SupportsF32AndBf16,
        .prepare = PrepareMatmulPointwise},
+      {.op = "matmul_column_sum",
+       .supports = SupportsF32AndBf16,
+       .workspace = MatmulColumnSumWorkspace,
+       .prepare = PrepareMatmulColumnSum},
       {.op = "column_sum",
        .supports = SupportsF32AndBf16,
        .workspace = SumWorkspace,

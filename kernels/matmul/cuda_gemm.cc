@@ -15,6 +15,7 @@ namespace shardgraph::cuda {
 namespace {
 
 using Function = CublasLtProduct::Function;
+using Summed = CublasLtProduct::Summed;
 
 // The function of a launch over its product, which is in c.
 PointwiseLaunch FunctionOf(const GemmLaunch& launch) {
@@ -142,10 +143,36 @@ absl::StatusOr<std::vector<CudaGemm::Part>> CudaGemm::ByRows(
   return parts;
 }
 
+absl::StatusOr<std::vector<CudaGemm::Part>> CudaGemm::WithSum(
+    const GemmLaunch& launch, const Tensor& workspace,
+    const GemmColumnSum& sum) {
+  if (launch.m == 0 || launch.n == 0 || launch.k == 0)
+    return absl::UnimplementedError("a product of no elements");
+  if (sum.launch.accumulate || sum.launch.y_type != launch.c_type)
+    return absl::UnimplementedError(
+        "cuBLASLt writes sums of the result's type, and adds nothing to them");
+  CublasLtProduct product = ProductOf(launch, workspace);
+  product.summed = sum.of_b ? Summed::kB : Summed::kA;
+  product.operand_sums = sum.launch.y;
+  SG_ASSIGN_OR_RETURN(CublasLtMatmul matmul, CublasLtMatmul::Prepare(product));
+  return std::vector<Part>{{std::move(matmul), {}}};
+}
+
 absl::StatusOr<CudaGemm> CudaGemm::Prepare(const GemmLaunch& launch,
-                                           const Tensor& workspace) {
+                                           const Tensor& workspace,
+                                           const GemmColumnSum* sum) {
   CudaGemm gemm;
   gemm.launch_ = launch;
+  if (sum != nullptr) {
+    absl::StatusOr<std::vector<Part>> with_sum =
+        WithSum(launch, workspace, *sum);
+    if (with_sum.ok()) {
+      gemm.parts_ = *std::move(with_sum);
+      return gemm;
+    }
+    if (!absl::IsUnimplemented(with_sum.status())) return with_sum.status();
+    gemm.sum_ = sum->launch;
+  }
   absl::StatusOr<std::vector<Part>> parts = ByLibrary(launch, workspace);
   if (absl::IsUnimplemented(parts.status())) {
     gemm.own_kernel_reason_ = std::string(parts.status().message());
@@ -156,14 +183,16 @@ absl::StatusOr<CudaGemm> CudaGemm::Prepare(const GemmLaunch& launch,
 }
 
 absl::Status CudaGemm::Launch(cudaStream_t stream) const {
-  if (parts_.empty()) return CudaStatus(LaunchGemm(launch_, stream), "matmul");
+  if (parts_.empty())
+    SG_RETURN_IF_ERROR(CudaStatus(LaunchGemm(launch_, stream), "matmul"));
   for (const Part& part : parts_) {
     SG_RETURN_IF_ERROR(part.product.Launch(stream));
     if (!part.function.has_value()) continue;
     SG_RETURN_IF_ERROR(CudaStatus(LaunchPointwise(*part.function, stream),
                                   "matmul_pointwise"));
   }
-  return absl::OkStatus();
+  if (!sum_.has_value()) return absl::OkStatus();
+  return CudaStatus(LaunchColumnSum(*sum_, stream), "matmul_column_sum");
 }
 
 }  // namespace shardgraph::cuda

@@ -67,9 +67,10 @@ class CudaGemmTest : public ::testing::Test {
 
   // The epilogues of the products that it takes.
   std::vector<int> Run(const GemmLaunch& launch, const Tensor& workspace,
-                       std::string* reason = nullptr) {
+                       std::string* reason = nullptr,
+                       const GemmColumnSum* sum = nullptr) {
     const size_t before = fake_cuda::GetMatmuls().size();
-    const auto gemm = CudaGemm::Prepare(launch, workspace);
+    const auto gemm = CudaGemm::Prepare(launch, workspace, sum);
     EXPECT_TRUE(gemm.ok()) << gemm.status();
     if (!gemm.ok()) return {};
     if (reason != nullptr) *reason = gemm->own_kernel_reason();
@@ -153,6 +154,38 @@ TEST_F(CudaGemmTest, GeluIsAnEpilogue) {
   launch.c.row_stride = 66;
   EXPECT_EQ(Run(launch, Tensor()), Epilogues{CUBLASLT_EPILOGUE_DEFAULT});
   EXPECT_EQ(Kernels(), 1);
+}
+
+// Sums of an operand are an epilogue where nothing is added to them.
+TEST_F(CudaGemmTest, ColumnSumsAreAnEpilogue) {
+  GemmLaunch launch = Launch(ElementType::kBF16);
+  launch.c_type = ElementType::kF32;
+  GemmColumnSum sum;
+  sum.launch.x = launch.a.data;
+  sum.launch.x_type = ElementType::kBF16;
+  sum.launch.y = Take();
+  launch.a = {launch.a.data, 1, launch.m};
+  sum.launch.row_stride = sum.launch.columns = launch.m;
+  sum.launch.rows = launch.k;
+  EXPECT_EQ(Run(launch, Tensor(), nullptr, &sum),
+            Epilogues{CUBLASLT_EPILOGUE_BGRADB});
+  sum.of_b = true;
+  sum.launch.x = launch.b.data;
+  launch.b = {launch.b.data, launch.n, 1};
+  sum.launch.row_stride = sum.launch.columns = launch.n;
+  EXPECT_EQ(Run(launch, Tensor(), nullptr, &sum),
+            Epilogues{CUBLASLT_EPILOGUE_BGRADA});
+  EXPECT_EQ(Kernels(), 0);
+  // Two kernels.
+  sum.launch.accumulate = true;
+  EXPECT_EQ(Run(launch, Tensor(), nullptr, &sum),
+            Epilogues{CUBLASLT_EPILOGUE_DEFAULT});
+  EXPECT_EQ(Kernels(), 1);
+  sum.launch.accumulate = false;
+  sum.launch.y_type = ElementType::kBF16;
+  EXPECT_EQ(Run(launch, Tensor(), nullptr, &sum),
+            Epilogues{CUBLASLT_EPILOGUE_DEFAULT});
+  EXPECT_EQ(Kernels(), 2);
 }
 
 // A function without an epilogue: over the kept product, or some rows of it at

@@ -128,6 +128,35 @@ OpCost CostOfMatmulPointwise(const Attributes& attributes,
   return cost;
 }
 
+absl::Status InferMatmulColumnSum(const Attributes& attributes,
+                                  absl::Span<const TensorType> operands,
+                                  std::vector<TensorType>* results) {
+  SG_RETURN_IF_ERROR(CheckAttribute(attributes, "sum"));
+  const std::string sum = attributes.String("sum");
+  if (sum != "a" && sum != "b") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attribute sum is \"", sum, "\"; \"a\" or \"b\""));
+  }
+  if (attributes.Int("transpose_a") == 0 ||
+      attributes.Int("transpose_b") != 0 || attributes.Int("bias") != 0) {
+    return absl::InvalidArgumentError(
+        "the sums are over the rows of a and b: transpose_a must be 1, "
+        "transpose_b and bias 0");
+  }
+  SG_RETURN_IF_ERROR(InferMatmul(attributes, operands, results));
+  const TensorType y = results->back();
+  results->push_back(TensorType(y.dtype, {y.dim(SummedOperand(attributes))}));
+  return absl::OkStatus();
+}
+
+OpCost CostOfMatmulColumnSum(const Attributes& attributes,
+                             absl::Span<const TensorType> operands,
+                             absl::Span<const TensorType> results) {
+  OpCost cost = CostOfMatmul(attributes, operands, results);
+  cost.pointwise_flops = operands[SummedOperand(attributes)].num_elements();
+  return cost;
+}
+
 absl::Status InferColumnSum(const Attributes& attributes,
                             absl::Span<const TensorType> operands,
                             std::vector<TensorType>* results) {
@@ -149,6 +178,10 @@ OpCost CostOfColumnSum(const Attributes&, absl::Span<const TensorType> operands,
 
 }  // namespace
 
+int SummedOperand(const Attributes& attributes) {
+  return attributes.String("sum") == "b" ? 1 : 0;
+}
+
 absl::Span<const OpDef* const> MatmulOps() {
   static const OpDef matmul = {.name = "matmul",
                                .infer = InferMatmul,
@@ -162,12 +195,19 @@ absl::Span<const OpDef* const> MatmulOps() {
                                          .incidental_results = 0b01,
                                          .strided_operands = 0b1111,
                                          .strided_results = 0b11};
+  static const OpDef matmul_column_sum = {.name = "matmul_column_sum",
+                                          .infer = InferMatmulColumnSum,
+                                          .cost = CostOfMatmulColumnSum,
+                                          .accumulates = 0b11,
+                                          .strided_operands = 0b111,
+                                          .strided_results = 0b1};
   static const OpDef column_sum = {.name = "column_sum",
                                    .infer = InferColumnSum,
                                    .cost = CostOfColumnSum,
                                    .accumulates = 0b1,
                                    .strided_operands = 0b1};
-  static const OpDef* const ops[] = {&matmul, &column_sum, &matmul_pointwise};
+  static const OpDef* const ops[] = {&matmul, &column_sum, &matmul_pointwise,
+                                     &matmul_column_sum};
   return ops;
 }
 

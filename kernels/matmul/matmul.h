@@ -38,6 +38,20 @@
 //   (kernels/matmul/cuda_gemm.h). No accumulation.
 //   Cost: 2 M N K matmul FLOPs, the function's pointwise FLOPs.
 //
+// matmul_column_sum(a, b) -> y, s
+//   y = matmul(a, b) with transpose_a, s = column_sum of a or of b: the
+//   gradients of a linear layer's weight and bias in one pass. For plans to be
+//   lowered to; it has no gradient rule.
+//   a     [K, M]; strided
+//   b     [K, N]; strided
+//   y     [M, N]; strided; may accumulate
+//   s     [M] for sum "a", [N] for sum "b"; may accumulate
+//   Attributes: transpose_a, which is 1; sum, "a" or "b"; dtype of y and s
+//   (default that of a). a and b have one floating dtype.
+//   On one backend the bits are those of the two ops. A library's epilogue may
+//   sum in another order (kernels/matmul/cuda_gemm.h).
+//   Cost: 2 M N K matmul FLOPs, one per element that is summed.
+//
 // column_sum(x) -> y
 //   y[c] = sum over n of x[n, c]: gradients of biases.
 //   x     [N, C]; strided
@@ -57,6 +71,8 @@
 namespace shardgraph {
 
 absl::Span<const OpDef* const> MatmulOps();
+// The operand that an instance of matmul_column_sum sums.
+int SummedOperand(const Attributes& attributes);
 absl::Span<const KernelDef> MatmulReferenceKernels();  // every floating dtype
 absl::Span<const KernelDef> MatmulCpuKernels();        // F32, BF16
 absl::Span<const KernelDef> MatmulCudaKernels();

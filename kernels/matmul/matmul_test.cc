@@ -31,6 +31,7 @@ namespace {
 const OpDef* Matmul() { return MatmulOps()[0]; }
 const OpDef* ColumnSum() { return MatmulOps()[1]; }
 const OpDef* MatmulPointwise() { return MatmulOps()[2]; }
+const OpDef* MatmulColumnSum() { return MatmulOps()[3]; }
 
 struct Sizes {
   int64_t m, n, k;
@@ -103,6 +104,42 @@ std::vector<OpCase> PointwiseCases(DType dtype) {
   return cases;
 }
 
+// Gradients of a linear layer's weight and bias, of `dtype`.
+OpCase ColumnSumCase(DType dtype, Sizes sizes, const std::string& sum,
+                     DType results, int accumulate, int64_t gap) {
+  OpCase op_case = MatmulCase(dtype, sizes, true, false, gap);
+  op_case.op = MatmulColumnSum();
+  op_case.attributes.SetString("sum", sum)
+      .SetString("dtype", DTypeName(results))
+      .SetInt("accumulate", accumulate);
+  if ((accumulate & 1) != 0) {
+    op_case.result_strides.clear();
+    op_case.operands.push_back(
+        TensorType(results, {sizes.m, sizes.n}, {sizes.n + gap, 1}));
+  }
+  if ((accumulate & 2) != 0) {
+    op_case.operands.push_back(
+        TensorType(results, {sum == "a" ? sizes.m : sizes.n}));
+  }
+  return op_case;
+}
+
+std::vector<OpCase> ColumnSumCases(DType dtype) {
+  std::vector<OpCase> cases;
+  for (const std::string sum : {"a", "b"}) {
+    for (const Sizes sizes :
+         {Sizes{1, 1, 1}, Sizes{0, 4, 2}, Sizes{3, 0, 2}, Sizes{3, 6, 0},
+          Sizes{16, 24, 80}, Sizes{13, 70, 40}, Sizes{24, 8, 700}}) {
+      for (const int accumulate : {0, 1, 2, 3}) {
+        cases.push_back(ColumnSumCase(dtype, sizes, sum, DType::kF32,
+                                      accumulate, sizes.m == 13 ? 3 : 0));
+      }
+    }
+    cases.push_back(ColumnSumCase(dtype, {16, 24, 80}, sum, dtype, 0, 8));
+  }
+  return cases;
+}
+
 std::vector<OpCase> Cases() {
   std::vector<OpCase> cases;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -137,6 +174,8 @@ std::vector<OpCase> Cases() {
     cases.push_back(empty);
 
     for (const OpCase& op_case : PointwiseCases(dtype))
+      cases.push_back(op_case);
+    for (const OpCase& op_case : ColumnSumCases(dtype))
       cases.push_back(op_case);
 
     for (const Dims& shape : {Dims{1, 1}, Dims{0, 5}, Dims{3, 0}, Dims{7, 130},
@@ -256,11 +295,70 @@ void CheckFusedEqualsComposed(const TestKernels& matmul,
   }
 }
 
+void CheckSumsEqualComposed(const TestKernels& kernels) {
+  for (OpCase fused : ColumnSumCases(DType::kBF16)) {
+    if (fused.attributes.Int("accumulate") != 0) continue;
+    SCOPED_TRACE(fused.Name());
+    for (OperandCase& operand : fused.operands) {
+      operand.values = UniformValues(operand.type.num_elements(), -2, 2,
+                                     operand.type.num_elements());
+    }
+    const std::vector<ResultValues> results = Evaluate(fused, kernels, false);
+    OpCase product = fused;
+    product.op = Matmul();
+    EXPECT_EQ(results[0], Evaluate(product, kernels, false)[0]);
+    OpCase sum;
+    sum.op = ColumnSum();
+    sum.attributes.SetString("dtype", fused.attributes.String("dtype"));
+    sum.operands = {fused.operands[SummedOperand(fused.attributes)]};
+    EXPECT_EQ(results[1], Evaluate(sum, kernels, false)[0]);
+  }
+}
+
 TEST(Matmul, FusedEqualsComposed) {
   CheckFusedEqualsComposed(MatmulCpuKernels(), PointwiseCpuKernels());
+  CheckSumsEqualComposed(MatmulReferenceKernels());
+  CheckSumsEqualComposed(MatmulCpuKernels());
   const cuda::CublasLtRefusal own_kernels;
   const TestKernels on_cuda = OnCuda(MatmulCudaKernels());
   CheckFusedEqualsComposed(on_cuda, {PointwiseCudaKernels(), on_cuda.device});
+  CheckSumsEqualComposed(on_cuda);
+}
+
+// Within what the order of sums and one rounding may change.
+TEST(Matmul, EpiloguesEqualComposed) {
+  const TestKernels library = OnCuda(MatmulCudaKernels());
+  for (const std::string sum : {"a", "b"}) {
+    OpCase fused =
+        ColumnSumCase(DType::kBF16, {16, 24, 80}, sum, DType::kF32, 0, 0);
+    for (OperandCase& operand : fused.operands)
+      operand.values = UniformValues(operand.type.num_elements(), -2, 2, 3);
+    const std::vector<ResultValues> results = Evaluate(fused, library, false);
+    const cuda::CublasLtRefusal own_kernels;
+    const std::vector<ResultValues> own =
+        Evaluate(fused, OnCuda(MatmulCudaKernels()), false);
+    for (int r = 0; r < 2; ++r) {
+      for (size_t i = 0; i < own[r].size(); ++i)
+        EXPECT_NEAR(results[r][i], own[r][i], 1e-4) << r << " " << i;
+    }
+  }
+}
+
+TEST(Matmul, ColumnSumsRefuseWhatTheyAreNot) {
+  const auto message = [](Attributes attributes) {
+    std::vector<TensorType> results;
+    const TensorType operands[] = {TensorType(DType::kF32, {5, 3}),
+                                   TensorType(DType::kF32, {5, 4})};
+    return std::string(
+        InferResults(*MatmulColumnSum(), attributes, operands, &results)
+            .message());
+  };
+  const Attributes rows = Attributes().SetInt("transpose_a", 1);
+  EXPECT_THAT(message(rows), ::testing::HasSubstr("attribute sum is missing"));
+  EXPECT_THAT(message(Attributes(rows).SetString("sum", "c")),
+              ::testing::HasSubstr("\"a\" or \"b\""));
+  EXPECT_THAT(message(Attributes().SetString("sum", "a")),
+              ::testing::HasSubstr("transpose_a must be 1"));
 }
 
 TEST(Matmul, ReferenceByHand) {

@@ -34,19 +34,25 @@ class Product {
   Elements a_, b_, bias_;
 };
 
+// Into y.
+void Multiply(const Product& product, const Elements& y, bool accumulate,
+              Lane& lane) {
+  lane.pool->ParallelFor(y.dim(0), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) {
+      for (int64_t n = 0; n < y.dim(1); ++n) {
+        const double value = product.At(m, n);
+        y.Set(accumulate ? value + y.Get(m, n) : value, m, n);
+      }
+    }
+  });
+}
+
 absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareMatmul(
     const KernelContext& context) {
   const bool accumulate = context.attributes->Int("accumulate") != 0;
   const Elements y(context.results[0]);
   return MakeKernel([=, product = Product(context)](Lane& lane) {
-    lane.pool->ParallelFor(y.dim(0), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t m = begin; m < end; ++m) {
-        for (int64_t n = 0; n < y.dim(1); ++n) {
-          const double value = product.At(m, n);
-          y.Set(accumulate ? value + y.Get(m, n) : value, m, n);
-        }
-      }
-    });
+    Multiply(product, y, accumulate, lane);
   });
 }
 
@@ -106,23 +112,38 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareMatmulPointwise(
   });
 }
 
+void SumColumns(const Elements& x, const Elements& y, bool accumulate) {
+  for (int64_t c = 0; c < x.dim(1); ++c) {
+    double sum = 0;
+    for (int64_t n = 0; n < x.dim(0); ++n) sum += x.Get(n, c);
+    y.Set(sum + (accumulate ? y.Get(c) : 0), c);
+  }
+}
+
 absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareColumnSum(
     const KernelContext& context) {
   const bool accumulate = context.attributes->Int("accumulate") != 0;
   const Elements x(context.operands[0]);
   const Elements y(context.results[0]);
-  return MakeKernel([=](Lane&) {
-    for (int64_t c = 0; c < x.dim(1); ++c) {
-      double sum = 0;
-      for (int64_t n = 0; n < x.dim(0); ++n) sum += x.Get(n, c);
-      y.Set(sum + (accumulate ? y.Get(c) : 0), c);
-    }
+  return MakeKernel([=](Lane&) { SumColumns(x, y, accumulate); });
+}
+
+absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareMatmulColumnSum(
+    const KernelContext& context) {
+  const int64_t accumulate = context.attributes->Int("accumulate");
+  const Elements x(context.operands[SummedOperand(*context.attributes)]);
+  const Elements y(context.results[0]);
+  const Elements s(context.results[1]);
+  return MakeKernel([=, product = Product(context)](Lane& lane) {
+    Multiply(product, y, (accumulate & 1) != 0, lane);
+    SumColumns(x, s, (accumulate & 2) != 0);
   });
 }
 
 constexpr KernelDef kKernels[] = {
     {.op = "matmul", .prepare = PrepareMatmul},
     {.op = "matmul_pointwise", .prepare = PrepareMatmulPointwise},
+    {.op = "matmul_column_sum", .prepare = PrepareMatmulColumnSum},
     {.op = "column_sum", .prepare = PrepareColumnSum},
 };
 

@@ -85,6 +85,11 @@ struct Problem {
   bool Has(uint32_t epilogue_bits) const {
     return (op.epilogue & epilogue_bits) == epilogue_bits;
   }
+  // Whether the sums of an operand over k go where else the bias is.
+  bool SumsOperand() const {
+    return op.epilogue == CUBLASLT_EPILOGUE_BGRADA ||
+           op.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+  }
   int64_t m() const { return d.rows; }
   int64_t n() const { return d.columns; }
   int64_t k() const {
@@ -144,11 +149,14 @@ struct Problem {
       case CUBLASLT_EPILOGUE_GELU_BIAS:
       case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
       case CUBLASLT_EPILOGUE_DGELU:
+      case CUBLASLT_EPILOGUE_BGRADA:
+      case CUBLASLT_EPILOGUE_BGRADB:
         break;
       default:
         return "epilogue " + std::to_string(op.epilogue);
     }
-    if (Has(CUBLASLT_EPILOGUE_BIAS) && op.bias == nullptr) return "no bias";
+    if ((Has(CUBLASLT_EPILOGUE_BIAS) || SumsOperand()) && op.bias == nullptr)
+      return "no bias";
     if (Has(kAuxiliary)) {
       if (op.auxiliary == nullptr) return "no auxiliary matrix";
       if (op.auxiliary_ld < m() || op.auxiliary_ld % 8 != 0) {
@@ -245,6 +253,21 @@ struct Matmul {
         Store(d_data, d.type, i + j * d.ld, value);
       }
     }
+    if (op.epilogue == CUBLASLT_EPILOGUE_BGRADA) {
+      SumRows(left, m, k);
+    } else if (op.epilogue == CUBLASLT_EPILOGUE_BGRADB) {
+      SumRows(right, n, k);
+    }
+  }
+
+  // Sums of `rows` runs of k values, in place of the bias.
+  void SumRows(const std::vector<float>& values, int64_t rows,
+               int64_t k) const {
+    for (int64_t i = 0; i < rows; ++i) {
+      float sum = 0;
+      for (int64_t p = 0; p < k; ++p) sum += values[i * k + p];
+      Store(op.bias, d.type, i, sum);
+    }
   }
 };
 
@@ -275,7 +298,7 @@ std::string Misuse(const Problem& problem, const Algorithm& algorithm,
              " bytes that the heuristic was told";
     }
   }
-  if (problem.Has(CUBLASLT_EPILOGUE_BIAS) &&
+  if ((problem.Has(CUBLASLT_EPILOGUE_BIAS) || problem.SumsOperand()) &&
       !Aligned(problem.op.bias, SizeOf(problem.d.type))) {
     return "the bias is not aligned";
   }
@@ -511,6 +534,13 @@ cublasStatus_t cublasLtMatmul(
     work->reads.push_back(
         {problem.op.bias,
          static_cast<size_t>(problem.m() * SizeOf(problem.d.type))});
+  }
+  if (problem.SumsOperand()) {
+    const int64_t sums = problem.op.epilogue == CUBLASLT_EPILOGUE_BGRADA
+                             ? problem.m()
+                             : problem.n();
+    work->writes.push_back(
+        {problem.op.bias, static_cast<size_t>(sums * SizeOf(problem.d.type))});
   }
   if (problem.Has(Problem::kAuxiliary)) {
     const Layout auxiliary = {problem.d.type, problem.m(), problem.n(),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "graph/fusion.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/kernels.h"
@@ -18,6 +19,8 @@ namespace {
 TrainingRunResult RunOnGpu(const TrainConfig& config) {
   TrainingRunOptions options;
   options.kernels = &CudaKernels();
+  for (const std::string& name : FusionsByTarget())
+    options.target.add_fusions(name);
   options.backend = [](CommunicatorFactory&, auto) {
     return MakeCudaBackend({.kernels = &CudaKernels()});
   };

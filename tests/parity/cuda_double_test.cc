@@ -1,6 +1,7 @@
 // Training on the CUDA backend over the CUDA double: all kernels, NCCL's
 // communicators, one graph per phase, ranks as threads.
 
+#include <cublasLt.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
+#include "graph/fusion.h"
 #include "graph/step_link.h"
 #include "gtest/gtest.h"
 #include "kernels/collective/nccl.h"
@@ -54,6 +56,8 @@ TrainingRunResult RunOnDouble(const TrainConfig& config, int world_size,
   options.target.set_lanes(2);
   options.target.set_buffer_alignment(256);
   options.target.set_window_alignment(4096);
+  for (const std::string& name : FusionsByTarget())
+    options.target.add_fusions(name);
   // Scratch for cuBLASLt: enough for parts of long sums. FP16 has F32 copies.
   (*options.target.mutable_workspace_budget())["matmul"] =
       config.precision().compute() == FP16 ? 65536 : 16384;
@@ -123,6 +127,29 @@ TrainConfig Config(const char* model, int64_t micro_batch_size, int steps,
   overrides.push_back("data.sequence_length=8");
   overrides.push_back("run.steps=" + std::to_string(steps));
   return ParityConfig(model, micro_batch_size, overrides);
+}
+
+// What follows and goes with the products of a lowered step is cuBLASLt's.
+TEST(CudaDoubleEpilogues, ArePartOfTheStep) {
+  std::map<int, int64_t> products;  // by epilogue
+  const auto count = [&](int, int64_t, Executor&, const TrainingPlan&) {
+    products.clear();
+    for (const fake_cuda::MatmulCall& call : fake_cuda::GetMatmuls())
+      ++products[call.epilogue];
+  };
+  const TrainConfig config = Config(kGpt2, 6, 1, {"run.capture=false"});
+  const TrainingRunResult fused =
+      RunOnDouble(config, 1, fake_cuda::Options(), count);
+  // Two layers, each with four products that have a bias; one with GELU.
+  EXPECT_EQ(products[CUBLASLT_EPILOGUE_GELU_AUX_BIAS], 2);
+  EXPECT_EQ(products[CUBLASLT_EPILOGUE_DGELU], 2);
+  EXPECT_EQ(products[CUBLASLT_EPILOGUE_BGRADA], 8);
+  EXPECT_EQ(products[CUBLASLT_EPILOGUE_BIAS], 6);
+  TrainConfig composed = config;
+  composed.mutable_run()->add_unfused("all");
+  ExpectSame(RunOnDouble(composed, 1, fake_cuda::Options(), count), fused);
+  EXPECT_EQ(products[CUBLASLT_EPILOGUE_BIAS], 8);
+  EXPECT_EQ(products[CUBLASLT_EPILOGUE_BGRADA], 0);
 }
 
 class CudaDouble : public ::testing::TestWithParam<const char*> {};

@@ -46,6 +46,19 @@ ValueId Strided(GraphBuilder& b, absl::string_view name, DType dtype,
                 {rows, columns}, {columns + 3, 1});
 }
 
+// Those of weights and bias, in F32.
+void EmitLinearGradients(GraphBuilder& b, DType dtype, int64_t rows,
+                         int64_t columns, bool input_major) {
+  const ValueId x = b.Input("x", TensorType(dtype, {rows, 19}));
+  const ValueId dy = Strided(b, "dy", dtype, rows, columns);
+  const Attributes f32 = Attributes().SetString("dtype", "F32");
+  Attributes over_rows = f32;
+  over_rows.SetInt("transpose_a", 1);
+  const ValueId left = input_major ? x : dy, right = input_major ? dy : x;
+  Output(b, {b.Emit1("matmul", {left, right}, over_rows),
+             b.Emit1("column_sum", {dy}, f32)});
+}
+
 const std::vector<Chain>& Chains() {
   static const auto& chains = *new std::vector<Chain>{
       {"add_layer_norm",
@@ -88,6 +101,40 @@ const std::vector<Chain>& Chains() {
                                        b.Slice(y, 1, columns, 2 * columns)})});
        },
        /*product=*/true},
+      {"matmul_gelu",
+       [](GraphBuilder& b, DType dtype, int64_t rows, int64_t columns) {
+         const ValueId x = Strided(b, "x", dtype, rows, 19);
+         for (const bool bias : {false, true}) {
+           std::vector<ValueId> operands = {
+               x, b.Input("w", TensorType(dtype, {19, columns}))};
+           if (bias)
+             operands.push_back(b.Input("bias", TensorType(dtype, {columns})));
+           const ValueId y =
+               b.Emit("matmul", operands, Attributes().SetInt("bias", bias))[0];
+           Output(b, {y, b.Emit1("gelu", {y}, Attributes().SetInt("tanh", 1))});
+         }
+       },
+       /*product=*/true},
+      {"matmul_gelu_gradient",
+       [](GraphBuilder& b, DType dtype, int64_t rows, int64_t columns) {
+         const ValueId dz =
+             b.Emit1("matmul",
+                     {b.Input("dy", TensorType(dtype, {rows, 19})),
+                      b.Input("w", TensorType(dtype, {columns, 19}))},
+                     Attributes().SetInt("transpose_b", 1));
+         Output(b, {b.Emit1("gelu_gradient",
+                            {dz, Strided(b, "y", dtype, rows, columns)},
+                            Attributes().SetInt("tanh", 1))});
+       },
+       /*product=*/true},
+      {"matmul_column_sum",
+       [](GraphBuilder& b, DType dtype, int64_t rows, int64_t columns) {
+         EmitLinearGradients(b, dtype, rows, columns, /*input_major=*/false);
+       }},
+      {"matmul_column_sum_input_major",
+       [](GraphBuilder& b, DType dtype, int64_t rows, int64_t columns) {
+         EmitLinearGradients(b, dtype, rows, columns, /*input_major=*/true);
+       }},
   };
   return chains;
 }
@@ -177,6 +224,8 @@ TEST(Fusion, TrainingIsTheSame) {
             "test", &config));
         TrainingRunOptions options;
         options.world_size = 2;
+        for (const std::string& name : FusionsByTarget())
+          options.target.add_fusions(name);
         int fused = 0;
         options.after_step = [&](int rank, int64_t step, Executor&,
                                  const TrainingPlan& plan) {
