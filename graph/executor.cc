@@ -411,7 +411,7 @@ class ExecutorImpl final : public Executor {
     Backend& backend = *options_.backend;
     if (link_ != nullptr) SG_RETURN_IF_ERROR(link_->BeginRecording(id));
     SG_RETURN_IF_ERROR(backend.BeginCapture());
-    if (link_ != nullptr) link_->RecordFetches(id);
+    if (link_ != nullptr) link_->RecordTakes(id);
     Walk(phases_[id]);
     SG_ASSIGN_OR_RETURN(phases_[id].recording, backend.EndCapture());
     return absl::OkStatus();

@@ -12,7 +12,8 @@
 namespace shardgraph {
 namespace {
 
-constexpr int64_t kAlignment = 16;  // of each input in a slot
+constexpr int64_t kAlignment = 16;   // of each input in a slot
+constexpr int64_t kTurnBytes = 256;  // in front of the slots
 
 }  // namespace
 
@@ -73,20 +74,26 @@ absl::Status StepLink::BeginRecording(int phase) {
   inputs.writes = flushed_.writes;
   inputs.newest = flushed_.data;
   if (inputs.writes.empty()) return absl::OkStatus();
-  SG_ASSIGN_OR_RETURN(void* const memory,
-                      link_->AllocateShared(kAlignment + inputs.newest.size()));
-  inputs.fetched = new (memory) int64_t(1);
-  inputs.slot = static_cast<char*>(memory) + kAlignment;
+  UploadSlots& slots = inputs.slots;
+  slots.bytes = static_cast<int64_t>(inputs.newest.size());
+  SG_ASSIGN_OR_RETURN(void* const shared,
+                      link_->AllocateShared(kAlignment + 2 * slots.bytes));
+  slots.taken = static_cast<int64_t*>(shared);
+  inputs.shared = static_cast<char*>(shared) + kAlignment;
+  SG_ASSIGN_OR_RETURN(void* const device,
+                      link_->AllocateDevice(kTurnBytes + 2 * slots.bytes));
+  slots.turn = static_cast<int64_t*>(device);
+  slots.data = static_cast<char*>(device) + kTurnBytes;
   return absl::OkStatus();
 }
 
-void StepLink::RecordFetches(int phase) {
+void StepLink::RecordTakes(int phase) {
   const Inputs& inputs = phases_[phase];
   if (inputs.writes.empty()) return;
   for (const Write& write : inputs.writes)
-    link_->Fetch(/*lane=*/0, write.device, inputs.slot + write.begin,
-                 write.bytes);
-  link_->Mark(/*lane=*/0, inputs.fetched, 1);
+    link_->Take(/*lane=*/0, write.device, inputs.slots, write.begin,
+                write.bytes);
+  link_->EndTurn(/*lane=*/0, inputs.slots);
 }
 
 absl::Status StepLink::Hand(int phase) {
@@ -103,12 +110,17 @@ absl::Status StepLink::Hand(int phase) {
   }
   staged_.Clear();
   if (inputs.writes.empty()) return absl::OkStatus();
-  const std::atomic_ref<int64_t> fetched(*inputs.fetched);
-  while (fetched.load(std::memory_order_acquire) == 0)
+  // The run before the last has taken what was in this slot.
+  const std::atomic_ref<int64_t> taken(*inputs.slots.taken);
+  while (taken.load(std::memory_order_acquire) < inputs.runs - 1)
     SG_RETURN_IF_ERROR(link_->Poll());
-  std::memcpy(inputs.slot, inputs.newest.data(), inputs.newest.size());
-  fetched.store(0, std::memory_order_release);
-  return absl::OkStatus();
+  const int64_t begin = inputs.runs++ % 2 * inputs.slots.bytes;
+  std::memcpy(inputs.shared + begin, inputs.newest.data(), inputs.slots.bytes);
+  link_->Upload(inputs.slots.data + begin, inputs.shared + begin,
+                inputs.slots.bytes);
+  // The replay is enqueued behind it; meanwhile the run before goes on.
+  while (!link_->Uploaded()) SG_RETURN_IF_ERROR(link_->Poll());
+  return link_->Poll();
 }
 
 absl::Status StepLink::ReadReport(uint64_t number, void* to, int64_t bytes) {

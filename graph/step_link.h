@@ -2,9 +2,11 @@
 // waiting for each other: inputs, markers of progress, a report.
 //
 // Inputs. What the host stages before a captured phase is part of it: the
-// recording fetches it from memory that both reach, and from then on the host
-// only writes there. It may write the next run's inputs as soon as this run has
-// fetched its own. Lanes do not write what is staged.
+// recording takes it from one of two slots on the device, by turns, to where it
+// belongs. While one run works, the host uploads the next one's inputs to the
+// other slot; it waits for a slot to be taken, two runs before, and for the
+// upload, which no lane does. Lanes do not write what is staged. The slots are
+// memory besides the plan's: twice what is staged.
 //
 // Markers. Each lane says which node it has come to, at each unit and each
 // collective; 0 when the phase is done.
@@ -48,9 +50,9 @@ class StepLink {
   // What the last Flush wrote becomes the inputs of the phase's recording.
   absl::Status BeginRecording(int phase);
   // In the capture, before everything else, on lane 0.
-  void RecordFetches(int phase);
-  // Before a replay: hands over what is staged; what the recording does not
-  // fetch is written.
+  void RecordTakes(int phase);
+  // Before a replay: uploads what is staged; what the recording does not take
+  // is written.
   absl::Status Hand(int phase);
   // The phase is not replayed after all.
   void Forget(int phase) { phases_[phase] = Inputs(); }
@@ -94,9 +96,10 @@ class StepLink {
   // Of a phase's recording.
   struct Inputs {
     std::vector<Write> writes;
-    std::vector<char> newest;    // of all writes, one behind another
-    char* slot = nullptr;        // the same, in shared memory
-    int64_t* fetched = nullptr;  // 1 once the newest run has read the slot
+    std::vector<char> newest;  // of all writes, one behind another
+    char* shared = nullptr;    // the same for each slot, in shared memory
+    UploadSlots slots;
+    int64_t runs = 0;  // handed over so far
   };
 
   StepLink(Backend* backend, int num_phases)

@@ -50,6 +50,7 @@ class CudaBackend final : public Backend, public HostLink {
 
   ~CudaBackend() override {
     if (capturing_) EndCapture().status().IgnoreError();
+    if (uploads_ != nullptr) streams_.push_back(uploads_);
     for (const cudaStream_t stream : streams_) cudaStreamSynchronize(stream);
     for (const Event& event : events_) cudaEventDestroy(event.handle);
     for (const cudaEvent_t event : lane_events_) cudaEventDestroy(event);
@@ -289,6 +290,38 @@ class CudaBackend final : public Backend, public HostLink {
     return memory;
   }
 
+  absl::StatusOr<void*> AllocateDevice(int64_t bytes) override {
+    SG_RETURN_IF_ERROR(CheckUsable());
+    if (uploads_ == nullptr) {
+      int least = 0, greatest = 0;
+      SG_RETURN_IF_CUDA_ERROR(
+          cudaDeviceGetStreamPriorityRange(&least, &greatest));
+      SG_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithPriority(
+          &uploads_, cudaStreamNonBlocking, greatest));
+    }
+    void* memory = nullptr;
+    SG_RETURN_IF_CUDA_ERROR(cudaMalloc(&memory, bytes));
+    memory_.push_back(memory);
+    SG_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(memory, 0, bytes, streams_[0]));
+    // Uploads are behind it, though they wait for no lane.
+    WaitForLane0();
+    SG_RETURN_IF_ERROR(error_);
+    return memory;
+  }
+
+  void Upload(void* device, const void* host, int64_t bytes) override {
+    if (!error_.ok()) return;
+    Keep(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, uploads_),
+         "uploading inputs");
+  }
+
+  bool Uploaded() override {
+    const cudaError_t state = cudaStreamQuery(uploads_);
+    if (state == cudaErrorNotReady) return false;
+    Keep(state, "uploading inputs");
+    return true;
+  }
+
   void Mark(int lane, int64_t* where, int64_t value) override {
     CheckLane(lane);
     BeginCommand(lane);
@@ -303,12 +336,20 @@ class CudaBackend final : public Backend, public HostLink {
          "a report");
   }
 
-  void Fetch(int lane, void* device, const void* host, int64_t bytes) override {
+  void Take(int lane, void* device, const UploadSlots& slots, int64_t begin,
+            int64_t bytes) override {
     CheckLane(lane);
     BeginCommand(lane);
-    Keep(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice,
-                         streams_[lane]),
-         "fetching inputs");
+    Keep(cuda::LaunchTake(device, slots.data + begin, slots.bytes, slots.turn,
+                          bytes, streams_[lane]),
+         "taking inputs");
+  }
+
+  void EndTurn(int lane, const UploadSlots& slots) override {
+    CheckLane(lane);
+    BeginCommand(lane);
+    Keep(cuda::LaunchEndTurn(slots.turn, slots.taken, streams_[lane]),
+         "the end of inputs");
   }
 
   absl::Status Poll() override {
@@ -460,8 +501,9 @@ class CudaBackend final : public Backend, public HostLink {
   bool fork_due_ = false;  // before the next command that is not lane 0's alone
   std::vector<bool> busy_;  // by lane: commands that lane 0 has not joined
 
-  std::vector<void*> shared_;  // pinned, of AllocateShared
-  int drawn_ = 0;              // graphs
+  std::vector<void*> shared_;       // pinned, of AllocateShared
+  cudaStream_t uploads_ = nullptr;  // of no lane; made with the first memory
+  int drawn_ = 0;                   // graphs
 
   char* chunks_ = nullptr;                 // pinned
   std::vector<cudaEvent_t> chunk_events_;  // behind the last copy from a chunk

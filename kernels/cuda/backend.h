@@ -12,12 +12,13 @@
 // everything enqueued after it, copies likewise. A captured Wait sees Records
 // of its own capture only.
 //
-// A step that is replayed calls nothing of the runtime but the graph launch and
-// HostLink::Poll's query; a copy of the host's own, for each chunk, the copy
-// and an event behind it. Nothing is allocated and nothing waits.
+// A step that is replayed calls nothing of the runtime but the graph launch,
+// the upload of its inputs and queries of HostLink (Poll, Uploaded); a copy of
+// the host's own, for each chunk, the copy and an event behind it. Nothing is
+// allocated and nothing waits.
 //
-// HostLink: pinned memory, and kernels of one block that write to it
-// (signals.h). Ranges are NVTX's.
+// HostLink: pinned memory, kernels that write to it (signals.h), and a stream
+// of its own for uploads. Ranges are NVTX's.
 //
 // Errors. The first one, of a call, a kernel or `health`, is returned from then
 // on by everything that returns a status; it names the call and CUDA's error.

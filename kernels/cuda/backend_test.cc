@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/host_link.h"
 #include "kernels/testing/backend_conformance.h"
 #include "tests/fake_cuda/control.h"
 #include "tests/fake_cuda/planted.h"
@@ -255,6 +256,105 @@ TEST(CudaBackendTest, AReplayedStepCallsNothingElse) {
   EXPECT_EQ(fake_cuda::GetCounters().synchronizations,
             counters.synchronizations);
   ASSERT_TRUE(backend->Synchronize().ok());
+}
+
+// Two pieces of a slot, one of them not aligned, taken from slots by turns by a
+// graph that then works for a while.
+class Uploads {
+ public:
+  static constexpr int64_t kBytes = 1024, kSecond = 512, kOdd = 37;
+
+  explicit Uploads(Backend& backend)
+      : backend_(backend), link_(*HostLinkOf(&backend)) {
+    EXPECT_TRUE(backend.Prepare(2, 0).ok());
+    shared_ = static_cast<char*>(*link_.AllocateShared(16 + 2 * kBytes));
+    char* const device =
+        static_cast<char*>(*link_.AllocateDevice(256 + 2 * kBytes));
+    slots_ = {.data = device + 256,
+              .bytes = kBytes,
+              .turn = reinterpret_cast<int64_t*>(device),
+              .taken = reinterpret_cast<int64_t*>(shared_)};
+    out_ = static_cast<char*>(*backend.Allocate(2 * kBytes));
+    EXPECT_TRUE(backend.BeginCapture().ok());
+    link_.Take(0, out_, slots_, 0, kSecond);
+    link_.Take(0, out_ + kSecond + 1, slots_, kSecond, kOdd);
+    link_.EndTurn(0, slots_);
+    for (int i = 0; i < 20; ++i) backend.Launch(0, &work_);
+    recording_ = *backend.EndCapture();
+  }
+
+  void WaitForSlot() {
+    while (*slots_.taken < turn_ - 1) ASSERT_TRUE(link_.Poll().ok());
+  }
+  void Upload(char value) {
+    const int64_t begin = turn_++ % 2 * kBytes;
+    for (int64_t i = 0; i < kBytes; ++i)
+      shared_[16 + begin + i] = static_cast<char>(value + i % 7);
+    link_.Upload(slots_.data + begin, shared_ + 16 + begin, kBytes);
+    while (!link_.Uploaded()) ASSERT_TRUE(link_.Poll().ok());
+  }
+  void Replay() { backend_.Replay(recording_.get()); }
+  void ExpectOut(char value) {
+    std::string out(2 * kBytes, '\0'), expected(2 * kBytes, '\0');
+    for (int64_t i = 0; i < kSecond; ++i)
+      expected[i] = static_cast<char>(value + i % 7);
+    for (int64_t i = 0; i < kOdd; ++i)
+      expected[kSecond + 1 + i] = static_cast<char>(value + (kSecond + i) % 7);
+    ASSERT_TRUE(backend_.CopyToHost(out.data(), out_, 2 * kBytes).ok());
+    EXPECT_EQ(out, expected);
+  }
+  void ForgetTurn() { --turn_; }
+  int worked() const { return worked_; }
+
+ private:
+  Backend& backend_;
+  HostLink& link_;
+  char* shared_ = nullptr;
+  char* out_ = nullptr;
+  UploadSlots slots_;
+  int64_t turn_ = 0;
+  int worked_ = 0;
+  HostKernel work_{[this] { ++worked_; }};
+  std::unique_ptr<Backend::Recording> recording_;
+};
+
+TEST(CudaBackendTest, UploadsGoByTurns) {
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    const auto backend = MakeBackend(seed);
+    Uploads uploads(*backend);
+    for (char run = 0; run < 6; ++run) {
+      uploads.WaitForSlot();
+      uploads.Upload(run);
+      uploads.Replay();
+      if (run % 3 == 2) uploads.ExpectOut(run);
+    }
+  }
+}
+
+TEST(CudaBackendTest, UploadsRunBesideAReplay) {
+  const auto backend = MakeBackend(0);
+  Uploads uploads(*backend);
+  uploads.Upload(1);
+  uploads.Replay();
+  uploads.Upload(2);
+  EXPECT_LT(uploads.worked(), 20);
+  uploads.Replay();
+  uploads.ExpectOut(2);
+}
+
+// The planted mistake: a slot is uploaded to while a replay may still take it.
+TEST(CudaBackendTest, AnUploadThatDoesNotWaitForItsSlotIsFound) {
+  const auto backend = MakeBackend(0);
+  Uploads uploads(*backend);
+  uploads.Upload(1);
+  uploads.Replay();
+  uploads.ForgetTurn();
+  uploads.Upload(2);
+  ASSERT_TRUE(backend->Synchronize().ok());
+  const std::string report = fake_cuda::TakeReport();
+  if (fake_cuda::KernelsAreChecked()) {
+    EXPECT_THAT(report, HasSubstr("missing order"));
+  }
 }
 
 TEST(CudaBackendTest, AFailedLaunchStopsEverything) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
@@ -8,6 +9,29 @@ namespace {
 
 __global__ void MarkKernel(int64_t* where, int64_t value) {
   *where = value;
+  __threadfence_system();
+}
+
+constexpr int kTakers = 256;
+
+__global__ __launch_bounds__(kTakers) void TakeKernel(
+    char* __restrict__ to, const char* __restrict__ slots, int64_t slot_bytes,
+    const int64_t* turn, int64_t bytes) {
+  const char* const from = slots + (*turn & 1) * slot_bytes;
+  const bool aligned = reinterpret_cast<uintptr_t>(to) % 16 == 0;
+  const int64_t words = aligned ? bytes / 16 : 0;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kTakers;
+  const int64_t first =
+      static_cast<int64_t>(blockIdx.x) * kTakers + threadIdx.x;
+  for (int64_t i = first; i < words; i += step)
+    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+  for (int64_t i = words * 16 + first; i < bytes; i += step) to[i] = from[i];
+}
+
+__global__ void EndTurnKernel(int64_t* turn, int64_t* taken) {
+  const int64_t next = *turn + 1;
+  *turn = next;
+  *taken = next;
   __threadfence_system();
 }
 
@@ -37,6 +61,22 @@ __global__ void AppendKernel(RecordRing* ring,
 
 cudaError_t LaunchMark(int64_t* where, int64_t value, cudaStream_t stream) {
   return Launch(MarkKernel, 1, 1, 0, stream, where, value);
+}
+
+cudaError_t LaunchTake(void* to, const void* slots, int64_t slot_bytes,
+                       const int64_t* turn, int64_t bytes,
+                       cudaStream_t stream) {
+  if (bytes == 0) return cudaSuccess;
+  constexpr int64_t kBlocks = 128, kPerBlock = kTakers * 16;
+  const int64_t blocks =
+      std::min(kBlocks, (bytes + kPerBlock - 1) / kPerBlock);
+  return Launch(TakeKernel, static_cast<unsigned>(blocks), kTakers, 0, stream,
+                static_cast<char*>(to), static_cast<const char*>(slots),
+                slot_bytes, turn, bytes);
+}
+
+cudaError_t LaunchEndTurn(int64_t* turn, int64_t* taken, cudaStream_t stream) {
+  return Launch(EndTurnKernel, 1, 1, 0, stream, turn, taken);
 }
 
 cudaError_t LaunchAppend(RecordRing* ring, const void* from, int64_t words,

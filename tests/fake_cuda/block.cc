@@ -322,6 +322,10 @@ int BlockExchange(BlockOp op, int predicate) {
 void* DynamicShared() { return dynamic_shared; }
 
 void Fence() { checker::Fence(); }
+void SystemFence() {
+  b.outcome.tells_host = true;
+  checker::Fence();
+}
 
 void Trap(const char* what) {
   Blame(cudaErrorLaunchFailure, what);

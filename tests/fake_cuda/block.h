@@ -35,7 +35,8 @@ struct KernelLaunch {
 
 struct BlockResult {
   cudaError_t error = cudaSuccess;
-  std::string report;  // What went wrong, where.
+  std::string report;       // What went wrong, where.
+  bool tells_host = false;  // It has fenced what the host may see.
 };
 
 // Runs block `index` (linear, x fastest) to its end.

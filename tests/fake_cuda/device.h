@@ -90,6 +90,7 @@ int BlockExchange(BlockOp op, int predicate);
 void* DynamicShared();
 unsigned ActiveMask();
 void Fence();
+void SystemFence();
 [[noreturn]] void Trap(const char* what);
 
 // Kernels as values, in runtime.cc.
@@ -318,7 +319,7 @@ void __stwt(T* p, T v) {
 // Atomics are sequentially consistent here, so fences add nothing to what is
 // computed; the checker wants one before an atomic that publishes data.
 inline void __threadfence() { ::shardgraph::fake_cuda::Fence(); }
-inline void __threadfence_system() { ::shardgraph::fake_cuda::Fence(); }
+inline void __threadfence_system() { ::shardgraph::fake_cuda::SystemFence(); }
 inline void __threadfence_block() {}
 
 template <typename T, typename U>

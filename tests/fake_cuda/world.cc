@@ -390,9 +390,11 @@ bool World::StepRunning(Running& running) {
       const auto i = static_cast<uint64_t>(running.next_block++);
       const auto block = static_cast<uint32_t>(
           (running.offset + i * running.stride) % running.blocks);
-      Fail(RunBlock(*work.kernel, block, &running.checked,
-                    options_.poison_shared_memory,
-                    options_.seed == 0 ? nullptr : &random_));
+      const BlockResult result = RunBlock(
+          *work.kernel, block, &running.checked, options_.poison_shared_memory,
+          options_.seed == 0 ? nullptr : &random_);
+      running.tells_host |= result.tells_host;
+      Fail(result);
     }
     ended = running.next_block == running.blocks || sticky_ != cudaSuccess;
   } else {
@@ -491,6 +493,7 @@ void World::StepStream(CUstream_st& stream) {
         Past& past = run.past[static_cast<size_t>(index)];
         past = running->past;
         past.Add(running->serial);
+        if (running->tells_host) HostKnows(past);
         run.running.erase(index);
         run.ready.erase(run.ready.begin() + static_cast<std::ptrdiff_t>(pick));
         --run.left;
@@ -575,10 +578,11 @@ cudaError_t World::Synchronize(
   while (pending()) {
     if (!Step() && !WaitForOtherThreads()) return cudaErrorUnknown;
   }
+  Past past;
   for (const auto& s : streams_) {
-    if (chosen(*s)) host_.Join(s->past);
+    if (chosen(*s)) past.Join(s->past);
   }
-  host_snapshot_ = std::make_shared<const Past>(host_);
+  HostKnows(past);
   return sticky_;
 }
 
@@ -586,8 +590,7 @@ cudaError_t World::Synchronize(const std::shared_ptr<Marker>& marker) {
   while (!marker->done) {
     if (!Step() && !WaitForOtherThreads()) return cudaErrorUnknown;
   }
-  host_.Join(marker->past);
-  host_snapshot_ = std::make_shared<const Past>(host_);
+  HostKnows(marker->past);
   return sticky_;
 }
 

@@ -110,6 +110,7 @@ struct Running {
   Past past;
   uint32_t next_block = 0, blocks = 0, offset = 0, stride = 1;
   checker::KernelState checked;
+  bool tells_host = false;           // See World::HostKnows.
   std::shared_ptr<Meeting> meeting;  // Of a collective, once arrived.
 };
 
@@ -257,6 +258,14 @@ class World {
   bool CanStep(const CUstream_st& stream) const;
   void StepStream(CUstream_st& stream);
   void MaybeProgress();
+  // The host has waited for all that is in `past`. Or a kernel of a graph has
+  // told it by pinned memory (behind a system-wide fence): the double does not
+  // see whether the host looks, so what the host enqueues once that kernel has
+  // ended counts as ordered behind it, and what it enqueued before does not.
+  void HostKnows(const Past& past) {
+    host_.Join(past);
+    host_snapshot_ = std::make_shared<const Past>(host_);
+  }
   void Fail(const BlockResult& result);
 
   std::mutex mutex_;

@@ -40,6 +40,7 @@ NARROW = [
      'rows of results are stored once, 8 bytes to a thread'),
     (r'attention/cuda_gradient\.cu: DeltaKernel', ('st',), 'a float for a query'),
     (r'cuda/signals\.cu: MarkKernel', BOTH, 'one integer'),
+    (r'cuda/signals\.cu: EndTurnKernel', BOTH, 'two integers'),
     (r'cuda/signals\.cu: AppendKernel', BOTH, 'a report of a few hundred bytes'),
     (r'embedding/cuda\.cu: (Count|Place)Kernel', BOTH, 'atomic additions to scattered integers'),
     (r'embedding/cuda\.cu: EmbeddingKernel<unsigned short>', BOTH,
