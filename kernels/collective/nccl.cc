@@ -82,7 +82,16 @@ class Factory final : public NcclFactory {
   Factory(Store& store, const NcclOptions& options)
       : store_(store), options_(options) {}
   ~Factory() override {
-    for (void* window : windows_) ncclMemFree(window);
+    for (const Window& window : windows_) ncclMemFree(window.data);
+  }
+
+  struct Window {
+    void* data = nullptr;
+    int64_t bytes = 0;
+  };
+  // The newest; of no data if there is none.
+  Window window() const {
+    return windows_.empty() ? Window() : windows_.back();
   }
 
   int rank() const override { return options_.rank; }
@@ -116,7 +125,7 @@ class Factory final : public NcclFactory {
  private:
   Store& store_;
   NcclOptions options_;  // timeout guarded by mutex_
-  std::vector<void*> windows_;
+  std::vector<Window> windows_;
   // How many of each name this rank has made: the n-th meets the others' n-th.
   std::map<std::string, int> created_;
   std::mutex mutex_;
@@ -134,6 +143,11 @@ class NcclCommunicator final : public CommunicatorBase {
     factory_->AbortAllIfBroken();
     factory_->Remove(this);
     if (comm_ != nullptr) {
+      if (window_ != nullptr) {
+        Settle(ncclCommWindowDeregister(comm_, window_),
+               "ncclCommWindowDeregister")
+            .IgnoreError();  // finalizing fails then, too
+      }
       if (Settle(ncclCommFinalize(comm_), "ncclCommFinalize").ok()) {
         ncclCommDestroy(comm_);
       } else {
@@ -154,10 +168,11 @@ class NcclCommunicator final : public CommunicatorBase {
     SG_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(cudaStreamLegacy));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;  // else nothing ends a wait for a rank that has died
-    const absl::Status status =
+    absl::Status status =
         Settle(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config),
                absl::StrCat("ncclCommInitRankConfig of rank ", rank(), " of ",
                             size(), " of ", Name()));
+    if (status.ok()) status = RegisterWindow();
     if (status.ok()) {
       factory_->Add(this);
     } else if (comm_ != nullptr) {
@@ -227,6 +242,21 @@ class NcclCommunicator final : public CommunicatorBase {
   void OnAbort(const absl::Status& reason) override {}
 
  private:
+  // Collective. NCCL gives no handle where it has no use for the window.
+  absl::Status RegisterWindow() {
+    const Factory::Window window = factory_->window();
+    if (size() == 1 || window.data == nullptr) return absl::OkStatus();
+    const absl::Status status =
+        Settle(ncclCommWindowRegister(comm_, window.data, window.bytes,
+                                      &window_, NCCL_WIN_COLL_SYMMETRIC),
+               absl::StrCat("ncclCommWindowRegister of ", window.bytes,
+                            " bytes with ", Name()));
+    if (status.ok() || absl::IsDeadlineExceeded(status)) return status;
+    return absl::Status(
+        status.code(),
+        absl::StrCat(status.message(), "; NCCL_WIN_ENABLE=0 does without"));
+  }
+
   // Waits for a call that goes on behind the host's back, as connecting does.
   // Until then nothing else may be called on the communicator or enqueued.
   absl::Status Settle(ncclResult_t result, absl::string_view what) {
@@ -253,6 +283,7 @@ class NcclCommunicator final : public CommunicatorBase {
   Factory* const factory_;
   ncclComm_t comm_ = nullptr;
   void* token_ = nullptr;  // what a barrier reduces
+  ncclWindow_t window_ = nullptr;
 };
 
 absl::StatusOr<std::unique_ptr<Communicator>> Factory::Create(
@@ -299,7 +330,7 @@ absl::StatusOr<void*> Factory::AllocateWindow(int64_t bytes) {
   SG_RETURN_IF_ERROR(
       NcclStatus(ncclMemAlloc(&window, std::max<int64_t>(bytes, 1)),
                  absl::StrCat("ncclMemAlloc of ", bytes, " bytes"), nullptr));
-  windows_.push_back(window);
+  windows_.push_back({window, std::max<int64_t>(bytes, 1)});
   SG_RETURN_IF_CUDA_ERROR(cudaMemset(window, 0, bytes));
   SG_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(cudaStreamLegacy));
   return window;

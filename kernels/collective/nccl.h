@@ -7,6 +7,12 @@
 // keep the host's order on the device, whatever their communicators, if it sets
 // NCCL_LAUNCH_ORDER_IMPLICIT=1 before the first factory.
 //
+// Windows. A communicator of several ranks registers the factory's newest window
+// as symmetric memory: its offsets are the same on all ranks, as the plan is.
+// What NCCL makes of it is NCCL's to decide: kernels that reach into other GPUs
+// where NVLink connects all ranks, copies without any kernel besides where
+// NCCL_CTA_POLICY=2 is set. NCCL_WIN_ENABLE=0 leaves windows out.
+//
 // Communicators are non-blocking ones: what NCCL does behind the host's back
 // (connecting, on creation and in a first collective) is waited for, up to the
 // timeout. A creation that ends by it names the ranks that no longer answer.

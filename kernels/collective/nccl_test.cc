@@ -410,6 +410,31 @@ TEST(Nccl, AllAreAbortedAtOnce) {
   EXPECT_EQ(fake_cuda::TakeReport(), "");
 }
 
+// Each communicator of several ranks registers the newest window, once.
+TEST(Nccl, WindowsAreRegisteredWithCommunicators) {
+  OnDevices(2, 0, absl::Seconds(60), [](NcclFactory& factory, Store&) {
+    auto before = factory.Create("world", AllRanks(2), 1);
+    ASSERT_TRUE(before.ok()) << before.status();
+    ASSERT_TRUE(factory.AllocateWindow(5000).ok());
+    auto with = factory.Create("world", AllRanks(2), 2);
+    ASSERT_TRUE(with.ok()) << with.status();
+    const std::vector<int> self = {factory.rank()};
+    EXPECT_TRUE(factory.Create("self", self, 3).ok());
+  });
+  EXPECT_EQ(fake_cuda::GetCalls()["ncclCommWindowRegister"], 2);
+  EXPECT_EQ(fake_cuda::GetCalls()["ncclCommWindowDeregister"], 2);
+  EXPECT_EQ(fake_cuda::TakeReport(), "");
+}
+
+// One rank has another window.
+TEST(Nccl, DifferentWindowsAreFound) {
+  OnDevices(2, 0, absl::Seconds(60), [](NcclFactory& factory, Store&) {
+    ASSERT_TRUE(factory.AllocateWindow(5000 + factory.rank()).ok());
+    EXPECT_TRUE(factory.Create("world", AllRanks(2), 2).ok());
+  });
+  EXPECT_THAT(fake_cuda::TakeReport(), HasSubstr("ranks disagree: window 0"));
+}
+
 TEST(Nccl, ACommunicatorThatGoesBeforeItsGraphIsFound) {
   OnDevices(1, 0, absl::Seconds(60), [](NcclFactory& factory, Store&) {
     ReducingRank rank(factory);

@@ -44,23 +44,25 @@ namespace {
       ".popsection\n");
 #define SG_FUNCTION_ENTRY(name) {#name, &shardgraph_loaded_##name},
 
-#define SG_NCCL_FUNCTIONS(F) \
-  F(ncclAllGather)           \
-  F(ncclAllReduce)           \
-  F(ncclAlltoAll)            \
-  F(ncclBroadcast)           \
-  F(ncclCommAbort)           \
-  F(ncclCommDestroy)         \
-  F(ncclCommFinalize)        \
-  F(ncclCommGetAsyncError)   \
-  F(ncclCommInitRankConfig)  \
-  F(ncclGetErrorString)      \
-  F(ncclGetLastError)        \
-  F(ncclGetUniqueId)         \
-  F(ncclGroupEnd)            \
-  F(ncclGroupStart)          \
-  F(ncclMemAlloc)            \
-  F(ncclMemFree)             \
+#define SG_NCCL_FUNCTIONS(F)  \
+  F(ncclAllGather)            \
+  F(ncclAllReduce)            \
+  F(ncclAlltoAll)             \
+  F(ncclBroadcast)            \
+  F(ncclCommAbort)            \
+  F(ncclCommDestroy)          \
+  F(ncclCommFinalize)         \
+  F(ncclCommGetAsyncError)    \
+  F(ncclCommInitRankConfig)   \
+  F(ncclCommWindowDeregister) \
+  F(ncclCommWindowRegister)   \
+  F(ncclGetErrorString)       \
+  F(ncclGetLastError)         \
+  F(ncclGetUniqueId)          \
+  F(ncclGroupEnd)             \
+  F(ncclGroupStart)           \
+  F(ncclMemAlloc)             \
+  F(ncclMemFree)              \
   F(ncclReduceScatter)
 
 #define SG_CUBLASLT_FUNCTIONS(F)          \

@@ -2,7 +2,8 @@
 // process. A collective is an operation of each rank's stream that ends when
 // all ranks have arrived in it; then the data is moved once, sums in FP32 and
 // in the order of ranks. What ranks call must match, call by call: otherwise
-// the report shows both.
+// the report shows both. So must windows: all ranks register them in the same
+// order and size, and what collectives move lies at the same place of them.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "tests/fake_cuda/memory.h"
+#include "tests/fake_cuda/nccl_windows.h"
 #include "tests/fake_cuda/runtime.h"
 #include "tests/fake_cuda/world.h"
 
@@ -93,6 +95,7 @@ struct Group {
     std::vector<bool> here;
   };
   std::map<size_t, Round> rounds;  // Those still going on.
+  WindowCounts windows;
 };
 
 // Elements [first, first + count) of all ranks' inputs of type T, combined in
@@ -200,6 +203,26 @@ std::string Exchange(const std::vector<Call>& calls) {
   return "";
 }
 
+// Symmetric memory is symmetric: empty if what ranks reach into on each other's
+// devices lies at the same place of all.
+std::string CheckPlaces(const Group& group, const std::vector<Call>& calls) {
+  for (const bool send : {true, false}) {
+    if (calls[0].kind == (send ? Call::kAllGather : Call::kReduceScatter))
+      continue;  // a rank's own piece
+    const auto place = [&](size_t r) {
+      return PlaceInWindow(group.windows, static_cast<int>(r),
+                           send ? calls[r].send : calls[r].receive);
+    };
+    for (size_t r = 1; r < calls.size(); ++r) {
+      if (place(r) == place(0)) continue;
+      return "windows are not symmetric: the " + Words(calls[0]) +
+             (send ? " sends" : " receives") + " at " + place(0) +
+             " on rank 0, at " + place(r) + " on rank " + std::to_string(r);
+    }
+  }
+  return "";
+}
+
 std::shared_ptr<Meeting> Arrive(Group& group, int rank, const Call& call) {
   const size_t number = group.next[static_cast<size_t>(rank)]++;
   Group::Round& round = group.rounds[number];
@@ -212,6 +235,8 @@ std::shared_ptr<Meeting> Arrive(Group& group, int rank, const Call& call) {
   round.calls[static_cast<size_t>(rank)] = call;
   std::shared_ptr<Meeting> meeting = round.meeting;
   if (++meeting->arrived == group.ranks) {
+    const std::string places = CheckPlaces(group, round.calls);
+    if (!places.empty()) World::Get().Report(places);
     meeting->exchange = [calls = std::move(round.calls)] {
       return Exchange(calls);
     };
@@ -354,6 +379,11 @@ void Close(ncclComm_t comm, const char* function) {
   }
 }
 
+void Forget(ncclComm_t comm) {
+  ForgetWindows(comm);
+  delete comm;
+}
+
 thread_local int t_group_depth = 0;
 thread_local std::set<int> t_aborted_in_group;  // Devices.
 
@@ -403,6 +433,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks,
     entry->id = id.internal;
     entry->devices.resize(static_cast<size_t>(ranks));
     entry->calls.resize(static_cast<size_t>(ranks));
+    entry->windows.registered.resize(static_cast<size_t>(ranks));
   }
   const std::shared_ptr<Group> group = entry;
   group->devices[static_cast<size_t>(rank)] = t_device;
@@ -425,6 +456,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   ScopedLock lock;
   if (!CheckReady(*comm, "ncclCommFinalize")) return ncclInvalidUsage;
   Close(comm, "ncclCommFinalize");
+  CheckNoWindow("ncclCommFinalize", comm, nullptr);
   if (comm->blocking) return ncclSuccess;
   comm->polls = kPolls;
   return ncclInProgress;
@@ -433,7 +465,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   ScopedLock lock;
   if (!CheckReady(*comm, "ncclCommDestroy")) return ncclInvalidUsage;
   Close(comm, "ncclCommDestroy");
-  delete comm;
+  Forget(comm);
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
@@ -441,7 +473,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   Close(comm, "ncclCommAbort");
   comm->state->aborted = true;
   const int device = comm->device;
-  delete comm;
+  Forget(comm);
   if (t_group_depth > 0) {
     t_aborted_in_group.insert(device);
   } else {
@@ -469,12 +501,36 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   *state = ncclSuccess;
   if (World::Get().sticky() != cudaSuccess) {
     *state = ncclUnhandledCudaError;
-  } else if (!AllHere(*comm) || (comm->polls > 0 && --comm->polls > 0)) {
+  } else if (!AllHere(*comm) ||
+             !comm->group->windows.AllHaveAsManyAs(comm->rank) ||
+             (comm->polls > 0 && --comm->polls > 0)) {
     *state = ncclInProgress;
   } else if (comm->pending != nullptr) {
     *state = std::exchange(comm->pending, nullptr)();
   }
   return ncclSuccess;
+}
+// Its handle is there at once; the call ends when all ranks have made theirs,
+// for a blocking communicator, at once.
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* data, size_t bytes,
+                                    ncclWindow_t* window, int flags) {
+  ScopedLock lock;
+  if (!CheckReady(*comm, "ncclCommWindowRegister") ||
+      World::Get().CheckUnsafe() != cudaSuccess) {
+    return ncclInvalidUsage;
+  }
+  if (reinterpret_cast<uintptr_t>(data) % 4096 != 0) return ncclInvalidArgument;
+  *window =
+      AddWindow(&comm->group->windows, comm, comm->rank, data, bytes, flags);
+  if (comm->blocking) return ncclSuccess;
+  comm->polls = kPolls;
+  return ncclInProgress;
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+  ScopedLock lock;
+  if (!CheckReady(*comm, "ncclCommWindowDeregister")) return ncclInvalidUsage;
+  Close(comm, "ncclCommWindowDeregister");
+  return RemoveWindow(comm, window) ? ncclSuccess : ncclInvalidArgument;
 }
 const char* ncclGetLastError(ncclComm_t) { return ""; }
 ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) {
@@ -483,6 +539,10 @@ ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) {
              : ncclUnhandledCudaError;
 }
 ncclResult_t ncclMemFree(void* pointer) {
+  {
+    ScopedLock lock;
+    CheckNoWindow("ncclMemFree", nullptr, pointer);
+  }
   return cudaFree(pointer) == cudaSuccess ? ncclSuccess
                                           : ncclUnhandledCudaError;
 }

@@ -211,6 +211,88 @@ TEST(Nccl, RanksCallCommunicatorsInDifferentOrder) {
   }
 }
 
+// A page for a rank, `offset` bytes into its window.
+struct Page {
+  explicit Page(Rank& r) : rank(r) {
+    EXPECT_NCCL(ncclMemAlloc(&memory, 4096));
+    EXPECT_CUDA(cudaMemsetAsync(memory, 0, 4096, r.compute));
+    EXPECT_CUDA(cudaStreamSynchronize(r.compute));
+  }
+  ~Page() { EXPECT_NCCL(ncclMemFree(memory)); }
+  void Register(size_t bytes) {
+    EXPECT_NCCL(ncclCommWindowRegister(rank.comm, memory, bytes, &window,
+                                       NCCL_WIN_COLL_SYMMETRIC));
+  }
+  void Deregister() {
+    EXPECT_NCCL(ncclCommWindowDeregister(rank.comm, window));
+  }
+  void AllReduceAt(int64_t offset) {
+    char* const at = static_cast<char*>(memory) + offset;
+    EXPECT_NCCL(ncclAllReduce(at, at, 8, ncclFloat32, ncclSum, rank.comm,
+                              rank.compute));
+    EXPECT_CUDA(cudaStreamSynchronize(rank.compute));
+  }
+
+  Rank& rank;
+  void* memory = nullptr;
+  ncclWindow_t window = nullptr;
+};
+
+TEST(Nccl, WindowsAreRegisteredAlike) {
+  OnRanks(2, 0, [&](Rank& r) {
+    Page page(r);
+    EXPECT_EQ(
+        ncclCommWindowRegister(r.comm, static_cast<char*>(page.memory) + 8, 64,
+                               &page.window, 0),
+        ncclInvalidArgument);
+    page.Register(4096);
+    page.AllReduceAt(256);
+    page.Deregister();
+    EXPECT_EQ(ncclCommWindowDeregister(r.comm, page.window),
+              ncclInvalidArgument);
+  });
+  EXPECT_EQ(TakeReport(), "");
+}
+
+TEST(Nccl, PlantedWindowsOfDifferentSizes) {
+  OnRanks(2, 0, [&](Rank& r) {
+    Page page(r);
+    page.Register(r.rank == 0 ? 4096 : 2048);
+    page.Deregister();
+  });
+  EXPECT_THAT(TakeReport(), HasSubstr("ranks disagree: window 0 has "));
+}
+
+TEST(Nccl, PlantedOffsetsInWindows) {
+  OnRanks(2, 0, [&](Rank& r) {
+    Page page(r);
+    page.Register(4096);
+    page.AllReduceAt(r.rank * 64);
+    page.Deregister();
+  });
+  EXPECT_THAT(TakeReport(),
+              HasSubstr("windows are not symmetric: the all-reduce of 8 "
+                        "elements of type 7 sends at byte 0 of window 0 on "
+                        "rank 0, at byte 64 of window 0 on rank 1"));
+}
+
+TEST(Nccl, PlantedWindowThatOutlivesItsMemory) {
+  OnRanks(2, 0, [&](Rank& r) { Page(r).Register(4096); });
+  EXPECT_THAT(TakeReport(),
+              HasSubstr("ncclMemFree while a window is registered"));
+}
+
+TEST(Nccl, PlantedWindowThatOutlivesItsCommunicator) {
+  OnRanks(2, 0, [&](Rank& r) {
+    Page page(r);
+    page.Register(4096);
+    EXPECT_NCCL(ncclCommFinalize(r.comm));
+    page.Deregister();
+  });
+  EXPECT_THAT(TakeReport(),
+              HasSubstr("ncclCommFinalize while a window is registered"));
+}
+
 TEST(Nccl, RankMissing) {
   OnRanks(
       2, 0,

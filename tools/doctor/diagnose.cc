@@ -239,14 +239,17 @@ std::string ExplainWindows(const CudaFacts& cuda) {
   if (cuda.linked_pairs < pairs) {
     return absl::StrCat(
         "registered windows and zero-SM gathers: no, NVLink connects ",
-        cuda.linked_pairs, " of ", pairs, " pairs of GPUs (",
-        cuda.peer_pairs, " reach each other's memory)");
+        cuda.linked_pairs, " of ", pairs, " pairs of GPUs (", cuda.peer_pairs,
+        " reach each other's memory)");
   }
+  // Zero-SM gathers have hung in versions near 2.28: nobody gets them unasked.
   return absl::StrCat(
       "NVLink connects all GPUs; registered windows: ",
-      cuda.nccl_version >= kWindows ? "possible" : "need NCCL 2.27",
+      cuda.nccl_version >= kWindows ? "used, unless NCCL_WIN_ENABLE=0 is set"
+                                    : "need NCCL 2.27",
       "; zero-SM gathers: ",
-      cuda.nccl_version >= kZeroSm ? "possible" : "need NCCL 2.28");
+      cuda.nccl_version >= kZeroSm ? "NCCL_CTA_POLICY=2 turns them on"
+                                   : "need NCCL 2.28");
 }
 
 std::vector<Problem> Diagnose(const Facts& facts) {

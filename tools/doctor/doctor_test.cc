@@ -160,7 +160,10 @@ TEST(DiagnoseTest, Windows) {
   EXPECT_THAT(ExplainWindows(cuda), HasSubstr("NVLink connects 4 of 6 pairs"));
   cuda.linked_pairs = 6;
   EXPECT_THAT(ExplainWindows(cuda),
-              HasSubstr("windows: possible; zero-SM gathers: need NCCL 2.28"));
+              HasSubstr("windows: used, unless NCCL_WIN_ENABLE=0 is set; "
+                        "zero-SM gathers: need NCCL 2.28"));
+  cuda.nccl_version = 22809;
+  EXPECT_THAT(ExplainWindows(cuda), HasSubstr("NCCL_CTA_POLICY=2 turns them"));
 }
 
 TEST(DiagnoseTest, CudaBuilds) {

@@ -31,6 +31,8 @@ enum ncclDataType_t {
 };
 enum ncclRedOp_t { ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg };
 using ncclComm_t = struct ncclComm*;
+using ncclWindow_t = struct ncclWindow_vidmem*;
+#define NCCL_WIN_COLL_SYMMETRIC 0x01
 struct ncclUniqueId {
   char internal[128];
 };
@@ -54,6 +56,9 @@ ncclResult_t ncclCommUserRank(const ncclComm_t, int*);
 ncclResult_t ncclCommFinalize(ncclComm_t);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t*);
 const char* ncclGetLastError(ncclComm_t);
+ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t*,
+                                    int);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t);
 ncclResult_t ncclMemAlloc(void**, size_t);
 ncclResult_t ncclMemFree(void*);
 const char* ncclGetErrorString(ncclResult_t);
