@@ -1,6 +1,7 @@
 // The JSON of a plan: names that scripts rely on.
 #include "nlohmann/json.hpp"
 
+#include "tools/plan/attention_kernels.h"
 #include "tools/plan/report.h"
 
 namespace shardgraph {
@@ -74,6 +75,18 @@ Json Phases(const PlanReport& report) {
   return phases;
 }
 
+Json Attention(const PlanReport& report) {
+  Json all = Json::array();
+  for (const AttentionKernels& kernels :
+       AttentionKernelsOf(report.plan->plan.graph, report.target)) {
+    all.push_back({{"op", kernels.op},
+                   {"nodes", kernels.nodes},
+                   {"cudnn", kernels.own_kernel_reason.empty()},
+                   {"own_kernel_reason", kernels.own_kernel_reason}});
+  }
+  return all;
+}
+
 Json Chosen(const RecomputeChoice& choice) {
   const auto figures = [](const RecomputeChoice::Figures& of) {
     return Json{{"what", of.what()},
@@ -118,6 +131,7 @@ std::string JsonReport(const PlanReport& report) {
                {"world_size", report.world_size},
                {"micro_batches", report.micro_batches},
                {"phases", Phases(report)},
+               {"attention", Attention(report)},
                {"time", Time(report)}};
   if (report.recompute.has_value())
     json["recompute"] = Chosen(*report.recompute);

@@ -402,6 +402,32 @@ TEST(PlanText, SaysWhatMatters) {
   }
 }
 
+// What attention takes on a GPU, and why not cuDNN.
+TEST(PlanText, SaysWhichKernelsAttentionTakes) {
+  for (const bool bf16 : {true, false}) {
+    const std::vector<std::string> args = {
+        "--config=quickstart", "--world_size=2", "--target=h100",
+        "evaluation.every=0",
+        bf16 ? "precision.compute=BF16" : "precision.compute=FP32"};
+    const std::string text = PlanOf(args);
+    EXPECT_TRUE(absl::StrContains(
+        text, bf16 ? "  cuDNN\n"
+                   : "  own kernel, as cuDNN has none: F32; it takes BF16\n"))
+        << text;
+    std::vector<std::string> json_args = args;
+    json_args.push_back("--format=json");
+    const Json json = Json::parse(PlanOf(json_args));
+    ASSERT_EQ(json["attention"].size(), 2u);
+    for (const Json& kernels : json["attention"]) {
+      EXPECT_EQ(kernels["cudnn"], bf16);
+      EXPECT_GT(kernels["nodes"], 0);
+    }
+  }
+  EXPECT_FALSE(absl::StrContains(
+      PlanOf({"--config=quickstart", "--world_size=2", "--target=cpu_avx2"}),
+      "kernels of attention"));
+}
+
 // Elements are opened and closed; lanes, waits and memory are drawn.
 TEST(PlanSvg, IsWellFormed) {
   const std::string svg = PlanOf({"--config=quickstart", "--world_size=2",

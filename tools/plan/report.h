@@ -65,8 +65,8 @@ absl::StatusOr<PlanReport> MakeReport(const std::string& config_name,
 // Names of memory kinds, phases and lanes are those of the headers.
 std::string TextReport(const PlanReport& report);
 // The keys of `plan --format=json`, and "recompute" with AUTO, and "target",
-// "world_size", "micro_batches", "phases" and "time" beside them. Bytes, FLOPs
-// and seconds per rank and step.
+// "world_size", "micro_batches", "phases", "attention" and "time" beside them.
+// Bytes, FLOPs and seconds per rank and step.
 std::string JsonReport(const PlanReport& report);
 // A picture of one micro-batch and the update: one row a lane, memory below.
 std::string SvgReport(const PlanReport& report);

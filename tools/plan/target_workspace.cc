@@ -9,10 +9,12 @@
 
 namespace shardgraph {
 
+bool IsGpu(const TargetSpec& target) {
+  return target.workspace_budget().count("matmul") != 0;
+}
+
 WorkspaceFunction TargetWorkspace(const TargetSpec& target) {
-  // The targets that say what products may take are GPUs.
-  if (target.workspace_budget().count("matmul") == 0)
-    return KernelWorkspace(CpuKernels(), target);
+  if (!IsGpu(target)) return KernelWorkspace(CpuKernels(), target);
   return [target, kernels = KernelWorkspace(CpuKernels(), target)](
              const Graph& graph, const Node& node) -> absl::StatusOr<int64_t> {
     const int64_t library = LibraryWorkspace(target, graph, node);

@@ -7,7 +7,10 @@
 
 namespace shardgraph {
 
-// On a GPU, a target with a budget for "matmul": a product takes LibraryWorkspace of
+// Whether the target is a GPU: those have a budget for "matmul".
+bool IsGpu(const TargetSpec& target);
+
+// On a GPU a product takes LibraryWorkspace of
 // that, from which cuBLASLt chooses, and attention what cuDNN or the own kernel
 // takes. Any other op takes what its CPU kernel takes, which for the output
 // head (a chunk of logits) and the norms (partial sums) is what the algorithm

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "fsdp/train/recompute_choice.h"
+#include "tools/plan/attention_kernels.h"
 #include "tools/plan/report.h"
 
 namespace shardgraph {
@@ -206,6 +207,22 @@ std::string Work(const PlanReport& report) {
   return absl::StrCat("\nper rank and step\n", table.ToString());
 }
 
+std::string Attention(const PlanReport& report) {
+  const std::vector<AttentionKernels> all =
+      AttentionKernelsOf(report.plan->plan.graph, report.target);
+  if (all.empty()) return "";
+  std::string text = "\nkernels of attention, of all phases\n";
+  for (const AttentionKernels& kernels : all) {
+    absl::StrAppend(&text, "  ", kernels.op, "  x", kernels.nodes, "  ",
+                    kernels.own_kernel_reason.empty()
+                        ? "cuDNN"
+                        : absl::StrCat("own kernel, as cuDNN has none: ",
+                                       kernels.own_kernel_reason),
+                    "\n");
+  }
+  return text;
+}
+
 std::string Time(const PlanReport& report) {
   const Graph& graph = report.plan->plan.graph;
   Table table;
@@ -263,7 +280,7 @@ std::string Fit(const PlanReport& report) {
 std::string TextReport(const PlanReport& report) {
   return absl::StrCat(
       Head(report), Units(report), Memory(report), LiveAtPeak(report),
-      Work(report), Time(report), Fit(report),
+      Work(report), Attention(report), Time(report), Fit(report),
       report.recompute.has_value()
           ? absl::StrCat("\n", DescribeRecompute(*report.recompute))
           : "",
