@@ -92,6 +92,10 @@ std::vector<KernelCase> KernelCases(int64_t tokens) {
   const TensorType x = bf16({tokens, kWidth});
   const TensorType hidden = bf16({tokens, kHidden});
   const TensorType wide = bf16({tokens, 14336});
+  const TensorType up = bf16({kWidth, kHidden}), down = bf16({kHidden, kWidth});
+  const auto transposed = Attributes().SetInt("transpose_b", 1);
+  const auto over_rows =
+      Attributes().SetInt("transpose_a", 1).SetString("dtype", "F32");
   const TensorType statistics = f32({tokens});
   const TensorType f64 = TensorType(DType::kF64, {});
   const TensorType i32 = TensorType(DType::kI32, {});
@@ -146,6 +150,25 @@ std::vector<KernelCase> KernelCases(int64_t tokens) {
        "rms_norm_gradient",
        Attributes().SetString("dtype", "F32"),
        {bf16({tokens, 4096}), bf16({tokens, 4096}), bf16({4096}), statistics}},
+      // Products, then the same with what a target may fuse to them.
+      {"matmul/up", "matmul", Bias(), {x, up, bf16({kHidden})}},
+      {"matmul/up_gelu",
+       "matmul_pointwise",
+       Bias().SetString("function", "gelu").SetInt("tanh", 1),
+       {x, up, bf16({kHidden})}},
+      {"matmul/down_gradient", "matmul", transposed, {x, down}},
+      {"matmul/down_gelu_gradient",
+       "matmul_pointwise",
+       Attributes(transposed)
+           .SetString("function", "gelu_gradient")
+           .SetInt("tanh", 1)
+           .SetInt("keep", 0),
+       {x, down, hidden}},
+      {"matmul/up_weight_gradient", "matmul", over_rows, {x, hidden}},
+      {"matmul/up_weight_and_bias_gradient",
+       "matmul_column_sum",
+       Attributes(over_rows).SetString("sum", "b"),
+       {x, hidden}},
       {"matmul/column_sum",
        "column_sum",
        Attributes().SetString("dtype", "F32"),
