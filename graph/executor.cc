@@ -279,6 +279,16 @@ class ExecutorImpl final : public Executor {
     return Stage(value.buffer, value.offset, host, bytes);
   }
 
+  absl::Status Ahead(PhaseId id,
+                     absl::FunctionRef<absl::Status()> stage) override {
+    if (phases_[id].recording == nullptr || link_ == nullptr)
+      return absl::OkStatus();
+    link_->BeginAhead();
+    const absl::Status staged = stage();
+    const absl::Status ended = link_->EndAhead(id, staged.ok());
+    return staged.ok() ? ended : staged;
+  }
+
   absl::Status ReadReport(uint64_t number, void* host, int64_t bytes) override {
     SG_CHECK(options_.report != kNone && number < reports_);
     if (link_ != nullptr) return link_->ReadReport(number, host, bytes);

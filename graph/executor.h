@@ -105,6 +105,16 @@ class Executor : public BufferReader {
     return Write(value, host, bytes);
   }
 
+  // For the host that has enqueued a step and now waits for it: what `stage`
+  // stages is what the next run of the phase will probably be given, all of it.
+  // Where lanes run beside the host it is uploaded at once; otherwise `stage`
+  // is not called. What that run is given is what is staged for it all the
+  // same.
+  virtual absl::Status Ahead(PhaseId phase,
+                             absl::FunctionRef<absl::Status()> stage) {
+    return absl::OkStatus();
+  }
+
   // The first `bytes` of the reported buffer, as run `number` (from 0) of its
   // phase has left it; waits for that run. OutOfRange when later reports have
   // taken its place.

@@ -41,7 +41,41 @@ void StepLink::Pending::Add(void* device, const void* host, int64_t bytes) {
 }
 
 void StepLink::Stage(void* device, const void* host, int64_t bytes) {
-  staged_.Add(device, host, bytes);
+  (ahead_ ? guessed_ : staged_).Add(device, host, bytes);
+}
+
+absl::Status StepLink::Upload(Inputs& inputs, const std::vector<char>& data) {
+  // The run before the last has taken what was in this slot.
+  const std::atomic_ref<int64_t> taken(*inputs.slots.taken);
+  while (taken.load(std::memory_order_acquire) < inputs.runs - 1)
+    SG_RETURN_IF_ERROR(link_->Poll());
+  // What is on its way from this slot's memory.
+  while (!link_->Uploaded()) SG_RETURN_IF_ERROR(link_->Poll());
+  const int64_t begin = inputs.runs % 2 * inputs.slots.bytes;
+  std::memcpy(inputs.shared + begin, data.data(), data.size());
+  link_->Upload(inputs.slots.data + begin, inputs.shared + begin,
+                inputs.slots.bytes);
+  return absl::OkStatus();
+}
+
+absl::Status StepLink::EndAhead(int phase, bool good) {
+  ahead_ = false;
+  Inputs& inputs = phases_[phase];
+  absl::Status status;
+  if (good && !inputs.writes.empty()) {
+    inputs.guess = inputs.newest;
+    for (const Write& one : guessed_.writes) {
+      for (const Write& input : inputs.writes) {
+        if (input.device == one.device && input.bytes == one.bytes)
+          std::memcpy(inputs.guess.data() + input.begin, guessed_.At(one),
+                      one.bytes);
+      }
+    }
+    status = Upload(inputs, inputs.guess);
+    if (!status.ok()) inputs.guess.clear();
+  }
+  guessed_.Clear();
+  return status;
 }
 
 void StepLink::Written(void* device, const void* host, int64_t bytes) {
@@ -110,14 +144,10 @@ absl::Status StepLink::Hand(int phase) {
   }
   staged_.Clear();
   if (inputs.writes.empty()) return absl::OkStatus();
-  // The run before the last has taken what was in this slot.
-  const std::atomic_ref<int64_t> taken(*inputs.slots.taken);
-  while (taken.load(std::memory_order_acquire) < inputs.runs - 1)
-    SG_RETURN_IF_ERROR(link_->Poll());
-  const int64_t begin = inputs.runs++ % 2 * inputs.slots.bytes;
-  std::memcpy(inputs.shared + begin, inputs.newest.data(), inputs.slots.bytes);
-  link_->Upload(inputs.slots.data + begin, inputs.shared + begin,
-                inputs.slots.bytes);
+  if (inputs.guess != inputs.newest)
+    SG_RETURN_IF_ERROR(Upload(inputs, inputs.newest));
+  inputs.guess.clear();
+  ++inputs.runs;
   // The replay is enqueued behind it; meanwhile the run before goes on.
   while (!link_->Uploaded()) SG_RETURN_IF_ERROR(link_->Poll());
   return link_->Poll();

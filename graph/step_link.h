@@ -7,6 +7,8 @@
 // other slot; it waits for a slot to be taken, two runs before, and for the
 // upload, which no lane does. Lanes do not write what is staged. The slots are
 // memory besides the plan's: twice what is staged.
+// What is staged ahead, while the host has nothing else to do, is a guess: it
+// is uploaded, and uploaded again where something else is staged in the end.
 //
 // Markers. Each lane says which node it has come to, at each unit and each
 // collective; 0 when the phase is done.
@@ -51,6 +53,10 @@ class StepLink {
   absl::Status BeginRecording(int phase);
   // In the capture, before everything else, on lane 0.
   void RecordTakes(int phase);
+  // Between these Stage is for EndAhead's phase, which has a recording:
+  // guessed. It uploads what is staged there if that is `good`.
+  void BeginAhead() { ahead_ = true; }
+  absl::Status EndAhead(int phase, bool good);
   // Before a replay: uploads what is staged; what the recording does not take
   // is written.
   absl::Status Hand(int phase);
@@ -99,7 +105,8 @@ class StepLink {
     std::vector<char> newest;  // of all writes, one behind another
     char* shared = nullptr;    // the same for each slot, in shared memory
     UploadSlots slots;
-    int64_t runs = 0;  // handed over so far
+    int64_t runs = 0;         // handed over so far
+    std::vector<char> guess;  // what the next one's slot holds; or nothing
   };
 
   StepLink(Backend* backend, int num_phases)
@@ -107,7 +114,11 @@ class StepLink {
 
   Backend* const backend_;
   HostLink* const link_;
-  Pending staged_, flushed_;
+  // Uploads `data` to the slot of the phase's next run, once that is free.
+  absl::Status Upload(Inputs& inputs, const std::vector<char>& data);
+
+  Pending staged_, flushed_, guessed_;
+  bool ahead_ = false;
   std::vector<Inputs> phases_;
   int64_t* marks_ = nullptr;    // by lane
   RecordRing* ring_ = nullptr;  // null: no report

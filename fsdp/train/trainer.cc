@@ -92,15 +92,15 @@ absl::Status Trainer::WriteBatch(const Batch& batch) {
                              batch.sequence_ids.size() * sizeof(int64_t));
 }
 
-absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
-  SG_RETURN_IF_ERROR(Begin());
-  const Clock::time_point begin = Clock::now();
-  const TrainConfig& config = *options_.config;
-  Executor& executor = *options_.executor;
-  const OptimizerSpec& optimizer = config.optimizer();
-  const double rate =
-      LearningRate(config.schedule(), optimizer.learning_rate(), step) *
-      WorldFactor(optimizer.learning_rate_scaling(), shape_.world_size);
+double Trainer::RateOf(int64_t step) const {
+  const OptimizerSpec& optimizer = options_.config->optimizer();
+  return LearningRate(options_.config->schedule(), optimizer.learning_rate(),
+                      step) *
+         WorldFactor(optimizer.learning_rate_scaling(), shape_.world_size);
+}
+
+absl::Status Trainer::StageStart(int64_t step, const Batch& batch) {
+  const double rate = RateOf(step);
   float rates[StepState::kMaxGroups];
   std::fill(std::begin(rates), std::end(rates), 0.0f);
   const auto& groups = options_.plan->parameter_groups.groups();
@@ -108,16 +108,43 @@ absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
     rates[g] = static_cast<float>(rate * groups[g].learning_rate_factor);
   SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, run_step), step));
   SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, position), int64_t{0}));
-  SG_RETURN_IF_ERROR(
-      WriteState(offsetof(StepState, nominal_tokens),
-                 static_cast<double>(shape_.batch_size *
-                                     config.data().sequence_length())));
+  SG_RETURN_IF_ERROR(WriteState(
+      offsetof(StepState, nominal_tokens),
+      static_cast<double>(shape_.batch_size *
+                          options_.config->data().sequence_length())));
   SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, learning_rate), rates));
+  SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, micro), int64_t{0}));
+  return WriteBatch(batch);
+}
 
-  SG_RETURN_IF_ERROR(options_.training(step, 0, &batch_));
+void Trainer::StageAhead(int64_t step) {
+  const PhaseId first = micro_batches_ == 1 ? last_micro_ : micro_;
+  const absl::Status status = options_.executor->Ahead(first, [&] {
+    ahead_step_ = -1;
+    SG_RETURN_IF_ERROR(options_.training(step, 0, &ahead_));
+    ahead_step_ = step;
+    return StageStart(step, ahead_);
+  });
+  // What is wrong with that step is that step's to say.
+  if (!status.ok()) ahead_step_ = -1;
+}
+
+absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
+  SG_RETURN_IF_ERROR(Begin());
+  const Clock::time_point begin = Clock::now();
+  Executor& executor = *options_.executor;
+  if (std::exchange(ahead_step_, -1) == step) {
+    std::swap(batch_, ahead_);
+  } else {
+    SG_RETURN_IF_ERROR(options_.training(step, 0, &batch_));
+  }
   for (int64_t micro = 0; micro < micro_batches_; ++micro) {
-    SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, micro), micro));
-    SG_RETURN_IF_ERROR(WriteBatch(batch_));
+    if (micro == 0) {
+      SG_RETURN_IF_ERROR(StageStart(step, batch_));
+    } else {
+      SG_RETURN_IF_ERROR(WriteState(offsetof(StepState, micro), micro));
+      SG_RETURN_IF_ERROR(WriteBatch(batch_));
+    }
     const bool last = micro + 1 == micro_batches_;
     SG_RETURN_IF_ERROR(executor.Enqueue(last ? last_micro_ : micro_));
     if (!last) {  // while the lanes work
@@ -126,6 +153,7 @@ absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
     }
   }
   SG_RETURN_IF_ERROR(executor.Enqueue(update_));
+  if (step + 1 < options_.config->run().steps()) StageAhead(step + 1);
 
   StepState state;
   SG_RETURN_IF_ERROR(
@@ -133,7 +161,7 @@ absl::StatusOr<StepMetrics> Trainer::Step(int64_t step) {
   StepMetrics metrics;
   metrics.step = step + 1;
   metrics.loss = state.token_count > 0 ? state.loss_sum / state.token_count : 0;
-  metrics.learning_rate = rate;
+  metrics.learning_rate = RateOf(step);
   metrics.gradient_norm = state.gradient_norm;
   metrics.tokens = static_cast<int64_t>(state.token_count);
   metrics.step_seconds =

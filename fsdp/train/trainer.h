@@ -73,6 +73,11 @@ class Trainer {
   // Before the first phase that reads parameters.
   absl::Status Begin();
   absl::Status WriteBatch(const Batch& batch);
+  double RateOf(int64_t step) const;  // the learning rate
+  // What a step's first micro-batch is given.
+  absl::Status StageStart(int64_t step, const Batch& batch);
+  // The same of the next step, while this one is on its way.
+  void StageAhead(int64_t step);
   // To all sinks. What cannot be written (a full disk) does not end the run.
   template <typename Metrics>
   void Report(const Metrics& metrics);
@@ -91,6 +96,8 @@ class Trainer {
   bool begun_ = false;
   double model_flops_ = 0;  // of one step, all ranks
   Batch batch_, next_;
+  Batch ahead_;  // of step ahead_step_; -1: of none
+  int64_t ahead_step_ = -1;
   std::set<MetricsSink*> failed_sinks_;
 };
 
