@@ -25,9 +25,10 @@
 namespace shardgraph {
 namespace {
 
-// What a checksum covers, and what the host holds at a time.
+// What a checksum covers.
 constexpr int64_t kChunkBytes = 4 << 20;
-constexpr int64_t kChunkElements = kChunkBytes / 4;
+// What is read, summed and written at a time: it stays in a core's cache.
+constexpr int64_t kBlockElements = (256 << 10) / 4;
 // Beside the tensors: headers, the manifest.
 constexpr int64_t kOverheadBytes = 1 << 20;
 // Between two looks for the part of another rank.
@@ -151,16 +152,24 @@ class RankWriter {
     for (int64_t offset : box.offset) piece->add_offset(offset);
     for (int64_t size : box.size) piece->add_size(size);
     const int64_t end = begin + box.numel();
-    for (; begin < end; begin += kChunkElements) {
-      values_.resize(std::min(kChunkElements, end - begin));
+    uint32_t crc = 0;
+    int64_t chunk = 0;  // bytes that crc covers
+    while (begin < end) {
+      values_.resize(std::min(kBlockElements, end - begin));
       SG_RETURN_IF_ERROR(
           shards_.Read(held.range, begin, absl::MakeSpan(values_), held.kind));
       const absl::string_view bytes(
           reinterpret_cast<const char*>(values_.data()),
           values_.size() * sizeof(float));
-      piece->add_crc32c(Crc32c(bytes));
+      crc = ExtendCrc32c(crc, bytes);
       SG_RETURN_IF_ERROR(writer.Append(bytes));
-      SG_RETURN_IF_ERROR(progress_->Wrote(static_cast<int64_t>(bytes.size())));
+      begin += static_cast<int64_t>(values_.size());
+      chunk += static_cast<int64_t>(bytes.size());
+      if (chunk < kChunkBytes && begin < end) continue;
+      piece->add_crc32c(crc);
+      SG_RETURN_IF_ERROR(progress_->Wrote(chunk));
+      crc = 0;
+      chunk = 0;
     }
     return absl::OkStatus();
   }

@@ -419,7 +419,8 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
                               " tensors has more than ", kMaxHeaderBytes,
                               " bytes; write several files"));
   }
-  SG_ASSIGN_OR_RETURN(writer->file_, DurableFile::Create(path));
+  SG_ASSIGN_OR_RETURN(writer->file_,
+                      DurableFile::Create(path, DurableFile::Cache::kBypassed));
   const uint64_t header_bytes = text.size();
   writer->header_ = absl::StrCat(
       absl::string_view(reinterpret_cast<const char*>(&header_bytes), 8), text);

@@ -37,8 +37,8 @@ absl::Status SaveProgress::WaitUntil(std::unique_lock<std::mutex>& lock,
     const absl::Duration left = time - absl::Now();
     if (left <= absl::ZeroDuration()) return absl::OkStatus();
     // A limited rate is no stall: the number goes on growing.
-    cancelled_changed_.wait_for(
-        lock, absl::ToChronoNanoseconds(std::min(left, absl::Milliseconds(50))));
+    cancelled_changed_.wait_for(lock, absl::ToChronoNanoseconds(std::min(
+                                          left, absl::Milliseconds(50))));
     ++advance_;
   }
 }

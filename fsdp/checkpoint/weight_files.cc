@@ -59,10 +59,10 @@ std::vector<std::vector<size_t>> SplitIntoFiles(
 // Writes one file of some of the tensors; what stands before its data.
 // `wrote(tensor, bytes)` sees each tensor's data as it goes by.
 template <typename WroteFunction>
-absl::StatusOr<std::string> WriteFile(WeightSource& source, const std::vector<size_t>& numbers,
-                       const std::string& path,
-                       std::map<std::string, std::string> metadata,
-                       const WroteFunction& wrote) {
+absl::StatusOr<std::string> WriteFile(
+    WeightSource& source, const std::vector<size_t>& numbers,
+    const std::string& path, std::map<std::string, std::string> metadata,
+    const WroteFunction& wrote) {
   std::vector<WeightTensor> tensors;
   std::map<std::string, size_t> number_of;
   for (const size_t i : numbers) {
@@ -190,15 +190,15 @@ absl::Status WriteWeightsCheckpoint(
     }
     SG_ASSIGN_OR_RETURN(
         const std::string header,
-        WriteFile(source, files[f], file,
-                  {{"DCP_SHARDING_INFO", JsonText(offsets)},
-                   {"DCP_VERSION", "1.0"},
-                   {"format", "pt"}},
-                  [&](size_t number, absl::string_view bytes) {
-                    manifest.mutable_tensors(number)
-                        ->mutable_pieces(0)
-                        ->add_crc32c(Crc32c(bytes));
-                  }));
+        WriteFile(
+            source, files[f], file,
+            {{"DCP_SHARDING_INFO", JsonText(offsets)},
+             {"DCP_VERSION", "1.0"},
+             {"format", "pt"}},
+            [&](size_t number, absl::string_view bytes) {
+              manifest.mutable_tensors(number)->mutable_pieces(0)->add_crc32c(
+                  Crc32c(bytes));
+            }));
     CheckpointFile* listed = manifest.add_files();
     listed->set_name(name);
     listed->set_bytes(static_cast<int64_t>(fs::file_size(file, error)));

@@ -1,19 +1,26 @@
 #include "fsdp/files/durable_file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
 namespace {
+
+// A page of the larger kind, which the system finds and locks in one piece.
+constexpr size_t kBufferBytes = 2 << 20;
 
 absl::Status Failed(absl::string_view what, const std::string& path) {
   return absl::UnavailableError(
@@ -23,12 +30,22 @@ absl::Status Failed(absl::string_view what, const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DurableFile>> DurableFile::Create(
-    const std::string& path) {
+    const std::string& path, Cache cache) {
   std::unique_ptr<DurableFile> file(new DurableFile());
   file->path_ = path;
   file->temporary_ = absl::StrCat(path, ".tmp");
-  file->file_ = open(file->temporary_.c_str(),
-                     O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+  if (cache == Cache::kBypassed) {
+    file->file_ = open(file->temporary_.c_str(), kFlags | O_DIRECT, 0666);
+    if (file->file_ >= 0) {
+      file->buffer_.reset(
+          static_cast<char*>(std::aligned_alloc(kBufferBytes, kBufferBytes)));
+      SG_CHECK(file->buffer_ != nullptr) << "no memory to write " << path;
+      madvise(file->buffer_.get(), kBufferBytes, MADV_HUGEPAGE);
+    }
+  }
+  if (file->file_ < 0)
+    file->file_ = open(file->temporary_.c_str(), kFlags, 0666);
   if (file->file_ < 0) return Failed("write", path);
   return file;
 }
@@ -40,16 +57,49 @@ DurableFile::~DurableFile() {
 }
 
 absl::Status DurableFile::Append(absl::string_view data) {
-  while (!data.empty()) {
-    const ssize_t n = write(file_, data.data(), data.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return Failed("write", path_);
+  while (buffer_ != nullptr && !data.empty()) {
+    const size_t n = std::min(data.size(), kBufferBytes - buffered_);
+    std::memcpy(buffer_.get() + buffered_, data.data(), n);
+    buffered_ += n;
     data.remove_prefix(n);
+    if (buffered_ == kBufferBytes) SG_RETURN_IF_ERROR(WriteBuffered());
   }
+  SG_RETURN_IF_ERROR(Write(size_, data));
+  size_ += static_cast<int64_t>(data.size());
   return absl::OkStatus();
 }
 
+absl::Status DurableFile::WriteBuffered() {
+  size_t written = 0;
+  while (written < buffered_) {
+    const ssize_t n =
+        pwrite(file_, buffer_.get() + written, buffered_ - written, size_);
+    if (n < 0 && errno == EINTR) continue;
+    // The file system takes no such writes, or not from there on.
+    if (n < 0 && errno == EINVAL) break;
+    if (n < 0) return Failed("write", path_);
+    written += n;
+    size_ += n;
+  }
+  buffered_ -= written;
+  if (buffered_ == 0) return absl::OkStatus();
+  std::memmove(buffer_.get(), buffer_.get() + written, buffered_);
+  return UseCache();
+}
+
+absl::Status DurableFile::UseCache() {
+  if (buffer_ == nullptr) return absl::OkStatus();
+  if (fcntl(file_, F_SETFL, 0) != 0) return Failed("write", path_);
+  const auto buffer = std::move(buffer_);
+  return Append({buffer.get(), buffered_});
+}
+
 absl::Status DurableFile::WriteAt(int64_t offset, absl::string_view data) {
+  SG_RETURN_IF_ERROR(UseCache());
+  return Write(offset, data);
+}
+
+absl::Status DurableFile::Write(int64_t offset, absl::string_view data) {
   while (!data.empty()) {
     const ssize_t n = pwrite(file_, data.data(), data.size(), offset);
     if (n < 0 && errno == EINTR) continue;
@@ -61,6 +111,7 @@ absl::Status DurableFile::WriteAt(int64_t offset, absl::string_view data) {
 }
 
 absl::Status DurableFile::Commit() {
+  SG_RETURN_IF_ERROR(UseCache());
   if (fsync(file_) != 0) return Failed("write", path_);
   const int closed = close(file_);
   file_ = -1;

@@ -11,7 +11,7 @@
 namespace shardgraph {
 namespace {
 
-// Enough where the same bits are expected.
+// Enough where the same bits are expected, or only the batches differ.
 constexpr char kFewSteps[] = "run.steps=8";
 
 class ShardedParity : public ::testing::TestWithParam<const char*> {};
@@ -40,12 +40,12 @@ TEST_P(ShardedParity, WorldsAndAccumulationGiveTheNumbersOfOneRank) {
 TEST_P(ShardedParity, BatchesThatDoNotDivideGiveTheNumbersOfOneRank) {
   TrainingRunOptions options;
   const absl::StatusOr<TrainingRunResult> one =
-      RunTraining(ParityConfig(GetParam(), 12), options);
+      RunTraining(ParityConfig(GetParam(), 12, {kFewSteps}), options);
   ASSERT_TRUE(one.ok()) << one.status();
   for (const auto& [world, micro] : {std::pair{1, 5}, {2, 5}, {3, 7}, {4, 5}}) {
     options.world_size = world;
     const absl::StatusOr<TrainingRunResult> run =
-        RunTraining(ParityConfig(GetParam(), micro), options);
+        RunTraining(ParityConfig(GetParam(), micro, {kFewSteps}), options);
     ASSERT_TRUE(run.ok()) << run.status();
     SCOPED_TRACE("world " + std::to_string(world) + ", " +
                  std::to_string(micro) + " sequences each");

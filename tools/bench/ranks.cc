@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -76,6 +77,14 @@ bool RunAsRank(int argc, char** argv,
   *exit_status =
       Finish("bench", RunTask({argv[2], argv[3], argv[4], argv[5]}, tasks));
   return true;
+}
+
+double MedianOf(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half]
+                                : (values[half - 1] + values[half]) / 2;
 }
 
 }  // namespace shardgraph

@@ -100,11 +100,6 @@ const std::vector<std::string>& OtherOps() {
   return ops;
 }
 
-double MedianOf(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
-
 struct Variant {
   std::string what;
   TrainConfig config;

@@ -1,12 +1,13 @@
 // What a checkpoint costs the training that goes on beside it:
 //
-//   bazel run //tools/bench:saves [-- --preset=gpt2_124m --saves=6 --steps=8
-//       --mb_per_second=100 --folder=DIR]
+//   bazel run //tools/bench:saves [-- --preset=gpt2_124m --saves=12 --steps=8
+//       --mb_per_second=250 --folder=DIR]
 //
 // Trains on two ranks, one thread each, in blocks of steps, every other one
 // with a save at its beginning, which a writer held to a rate finishes within
-// the block. Prints the time that a save adds (the mean block with one less the
-// mean block without), the time of its copy to host memory, and their quotient.
+// the block. Prints the time that a save adds (a block with one less the mean
+// of its neighbours, median over the saves), the time of its copy to host
+// memory (median), and their quotient.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -30,6 +31,7 @@
 #include "tools/presets/presets.h"
 #include "tools/program/flags.h"
 #include "tools/program/program.h"
+#include "tools/recompute/trial.h"
 
 namespace shardgraph {
 namespace {
@@ -43,7 +45,7 @@ absl::StatusOr<json> SavesTask(const json& arguments, Runtime& runtime) {
   SG_ASSIGN_OR_RETURN(
       TrainConfig config,
       LoadConfig(arguments.at("preset").get<std::string>(),
-                 {"data.batch_size=2", "data.sequence_length=64",
+                 {"data.batch_size=2", "data.sequence_length=16",
                   "schedule.warmup_steps=0", "checkpoint.keep_last=1",
                   absl::StrCat("checkpoint.write_mb_per_second=",
                                arguments.at("rate").get<double>())}));
@@ -59,9 +61,10 @@ absl::StatusOr<json> SavesTask(const json& arguments, Runtime& runtime) {
   ExecutorOptions executor_options;
   executor_options.backend = &runtime.backend();
   executor_options.communicators = runtime.communicators();
+  ReportSteps(*plan, &executor_options);
   SG_ASSIGN_OR_RETURN(const auto executor,
                       Executor::Create(plan->plan, executor_options));
-  const StepState fresh;
+  const StepState fresh = FreshState(config);
   SG_RETURN_IF_ERROR(
       executor->WriteBuffer(plan->state, 0, &fresh, sizeof(fresh)));
   SG_RETURN_IF_ERROR(InitializeParameters(*plan, config.run().seed(),
@@ -72,14 +75,9 @@ absl::StatusOr<json> SavesTask(const json& arguments, Runtime& runtime) {
   options.config = &config;
   options.plan = plan.get();
   options.executor = executor.get();
-  options.training = [&](int64_t step, int64_t, Batch* batch) {
-    const int64_t rows = config.data().micro_batch_size(),
-                  count = rows * config.data().sequence_length();
-    batch->tokens.resize(count);
-    for (int64_t i = 0; i < count; ++i)
-      batch->tokens[i] = static_cast<int32_t>(1 + (step * 131 + i * 7) % 250);
-    batch->targets = batch->tokens;
-    batch->sequence_ids.assign(rows, step);
+  options.training = [&](int64_t step, int64_t micro, Batch* batch) {
+    MadeUpBatch(config.data(), plan->model->vocab_size(), runtime.rank(), step,
+                micro, batch);
     return absl::OkStatus();
   };
   options.rank = runtime.rank();
@@ -97,7 +95,7 @@ absl::StatusOr<json> SavesTask(const json& arguments, Runtime& runtime) {
   saving.max = [&runtime](int64_t mine) { return runtime.Max(mine); };
   CheckpointSaver saver(std::move(saving));
 
-  const int64_t blocks = 2 * arguments.at("saves").get<int64_t>(),
+  const int64_t blocks = 2 * arguments.at("saves").get<int64_t>() + 1,
                 steps = arguments.at("steps");
   for (int64_t step = 0; step < kWarmUp; ++step)
     SG_RETURN_IF_ERROR(trainer.Step(step).status());
@@ -130,15 +128,15 @@ absl::StatusOr<json> SavesTask(const json& arguments, Runtime& runtime) {
 
 absl::Status Main(const std::vector<std::string>& args) {
   std::string preset = "gpt2_124m", folder;
-  int64_t saves = 6, steps = 8;
-  double rate = 100;
+  int64_t saves = 12, steps = 8;
+  double rate = 250;
   std::vector<std::string> none;
   SG_RETURN_IF_ERROR(ParseFlags(
       "saves: what a checkpoint costs the training beside it", args,
       {{"preset", &preset, "of the model; gpt2_124m"},
-       {"saves", &saves, "saves that are timed; 6"},
+       {"saves", &saves, "saves that are timed; 12"},
        {"steps", &steps, "of a block; 8"},
-       {"mb_per_second", &rate, "that each rank writes at most; 100"},
+       {"mb_per_second", &rate, "that each rank writes at most; 250"},
        {"folder", &folder, "for the checkpoints, removed at the end"}},
       &none));
   const std::string base = folder.empty()
@@ -156,21 +154,22 @@ absl::Status Main(const std::vector<std::string>& args) {
   std::error_code error;
   std::filesystem::remove_all(work, error);
   if (!result.ok()) return result.status();
-  double without = 0, with = 0, copy = 0;
-  const std::vector<double> seconds = result->at("seconds"),
-                            copies = result->at("copies");
+  const std::vector<double> seconds = result->at("seconds");
+  std::vector<double> without, added;
   for (size_t i = 0; i < seconds.size(); ++i) {
     std::printf("block %zu %s: %.3f s\n", i,
                 i % 2 == 0 ? "without" : "with a save", seconds[i]);
-    (i % 2 == 0 ? without : with) += seconds[i] / static_cast<double>(saves);
+    if (i % 2 == 0)
+      without.push_back(seconds[i]);
+    else
+      added.push_back(seconds[i] - (seconds[i - 1] + seconds[i + 1]) / 2);
   }
-  for (double seconds_of_copy : copies)
-    copy += seconds_of_copy / static_cast<double>(saves);
+  const double add = MedianOf(added), copy = MedianOf(result->at("copies"));
   std::printf(
       "%.1f MB a rank; a save adds %.3f s to %.3f s of %lld steps, its copy "
       "takes %.3f s: %.2f x\n",
-      result->at("bytes").get<double>() / 1e6, with - without, without,
-      static_cast<long long>(steps), copy, (with - without) / copy);
+      result->at("bytes").get<double>() / 1e6, add, MedianOf(without),
+      static_cast<long long>(steps), copy, add / copy);
   return absl::OkStatus();
 }
 

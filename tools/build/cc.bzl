@@ -25,15 +25,18 @@ def cc_library(**kwargs):
 def cc_binary(**kwargs):
     native.cc_binary(**_with_headers(_LIBRARY, kwargs))
 
-# A test's own sources are optimised less, which shortens their compile time.
+# A test's own sources are not optimised, which shortens their compile time.
+# FORTIFY_SOURCE needs the optimiser.
+TEST_COPTS = select({
+    "//tools/build:optimised": ["-O0", "-U_FORTIFY_SOURCE"],
+    "//conditions:default": [],
+})
+
 def _test_source(kwargs):
     kwargs = _with_headers(_TEST, kwargs)
     return dict(
         kwargs,
-        copts = kwargs.get("copts", []) + select({
-            "//tools/build:optimised": ["-O1"],
-            "//conditions:default": [],
-        }),
+        copts = kwargs.get("copts", []) + TEST_COPTS,
     )
 
 def cc_test(**kwargs):

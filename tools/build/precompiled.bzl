@@ -25,7 +25,7 @@ def _impl(ctx):
     variables = cc_common.create_compile_variables(
         feature_configuration = features,
         cc_toolchain = cc,
-        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ["-x", "c++-header"],
+        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts + ["-x", "c++-header"],
         source_file = header.path,
         output_file = compiled.path,
     )
@@ -63,6 +63,7 @@ precompiled_header = rule(
             allow_files = [".h"],
             doc = "Includes of headers from outside this repository only, concatenated.",
         ),
+        "copts": attr.string_list(doc = "Those of the sources, as of a cc_library."),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
 )
