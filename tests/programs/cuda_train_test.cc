@@ -71,16 +71,19 @@ class CudaPrograms : public testing::Test {
     return environment;
   }
 
-  std::string RunDirectory(const std::string& device) const {
-    return absl::StrCat(folder_, "/", device);
+  std::string RunDirectory(const std::string& name) const {
+    return absl::StrCat(folder_, "/", name);
   }
 
-  // What each rank's run returned.
+  // What each rank's run returned, in a run directory named like the device or
+  // as said.
   std::vector<absl::Status> Train(const std::string& device,
-                                  std::vector<std::string> overrides) {
+                                  std::vector<std::string> overrides,
+                                  std::string directory = "") {
+    if (directory.empty()) directory = device;
     std::vector<std::string> args = {
         absl::StrCat("--config=", folder_, "/config.textproto"),
-        absl::StrCat("--run_dir=", RunDirectory(device)),
+        absl::StrCat("--run_dir=", RunDirectory(directory)),
         absl::StrCat("--device=", device), absl::StrCat("data.path=", folder_),
         "run.threads=1"};
     args.insert(args.end(), overrides.begin(), overrides.end());
@@ -104,9 +107,10 @@ class CudaPrograms : public testing::Test {
   }
 
   // By "loss 3" or "eval_loss 2", of a run's metrics.jsonl.
-  std::map<std::string, double> Losses(const std::string& device) const {
+  std::map<std::string, double> Losses(const std::string& directory) const {
     std::map<std::string, double> losses;
-    const std::string text = ReadText(RunDirectory(device) + "/metrics.jsonl");
+    const std::string text =
+        ReadText(RunDirectory(directory) + "/metrics.jsonl");
     for (const absl::string_view line :
          absl::StrSplit(text, '\n', absl::SkipEmpty())) {
       const nlohmann::json metrics = ParseJson(std::string(line));
@@ -168,6 +172,33 @@ TEST_F(CudaPrograms, GoOnFromACheckpointOfTheCpu) {
   EXPECT_THAT(Train("cpu", {"run.steps=3"}),
               testing::Each(testing::Eq(absl::OkStatus())));
   EXPECT_NEAR(Losses("cuda").at("loss 3"), Losses("cpu").at("loss 3"), 1e-5);
+}
+
+// By the target's figures; what is recomputed has the same bits.
+TEST_F(CudaPrograms, RecomputeWhatFitsTheBudget) {
+  EXPECT_THAT(Train("cuda", {"run.steps=2"}),
+              testing::Each(testing::Eq(absl::OkStatus())));
+  const std::vector<absl::Status> refused = Train(
+      "cuda",
+      {"run.steps=2", "shard.recompute=AUTO", "shard.memory_budget_bytes=1"},
+      "refused");
+  const std::string message(refused[0].message());
+  const std::string words = "a rank needs ";
+  const size_t at = message.find(words);
+  ASSERT_NE(at, std::string::npos) << message;
+  EXPECT_EQ(refused[1], refused[0]);
+  const std::string least =
+      absl::StrCat(std::stoll(message.substr(at + words.size())));
+  EXPECT_THAT(Train("cuda",
+                    {"run.steps=2", "shard.recompute=AUTO",
+                     "shard.memory_budget_bytes=" + least},
+                    "auto"),
+              testing::Each(testing::Eq(absl::OkStatus())));
+  const std::string choice =
+      ReadText(RunDirectory("auto") + "/recompute.textproto");
+  EXPECT_THAT(choice, testing::HasSubstr("pattern: "));
+  EXPECT_THAT(choice, testing::HasSubstr("the target "));
+  EXPECT_EQ(Losses("auto"), Losses("cuda"));
 }
 
 TEST_F(CudaPrograms, ChooseTheDevice) {

@@ -19,11 +19,27 @@ def _with_headers(headers, kwargs):
         deps = kwargs.get("deps", []) + [headers],
     )
 
+# What runs once, or waits for the engine, is optimised less, which shortens its
+# compile time. Tokenizers are not: they go through all the text there is.
+def _source(kwargs):
+    package = native.package_name()
+    own = kwargs.get("copts")
+    kwargs = _with_headers(_LIBRARY, kwargs)
+    if own or package == "tools/text" or not package.startswith(("tools/", "tests/")):
+        return kwargs
+    return dict(
+        kwargs,
+        copts = kwargs.get("copts", []) + select({
+            "//tools/build:optimised": ["-O1"],
+            "//conditions:default": [],
+        }),
+    )
+
 def cc_library(**kwargs):
-    native.cc_library(**_with_headers(_LIBRARY, kwargs))
+    native.cc_library(**_source(kwargs))
 
 def cc_binary(**kwargs):
-    native.cc_binary(**_with_headers(_LIBRARY, kwargs))
+    native.cc_binary(**_source(kwargs))
 
 # A test's own sources are not optimised, which shortens their compile time.
 # FORTIFY_SOURCE needs the optimiser.
