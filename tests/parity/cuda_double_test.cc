@@ -297,7 +297,7 @@ TEST_P(CudaDouble, WhatIsTrainedAndHowIsAsOnTheReference) {
       {"optimizer.kind=LION", "precision.moments=BF16",
        "optimizer.learning_rate=1e-3"},
       {"optimizer.kind=ADAMW", "optimizer.learning_rate=1e-2",
-       "loss.z_loss=1e-3", "model.lora.modules=.*(q_proj|down_proj)",
+       "loss.z_loss=1e-3", "model.lora.modules=.*(q_proj|down_proj|c_attn)",
        "model.lora.dropout=0.1", "model.lora.alpha=16"},
   };
   for (size_t i = 0; i < choices.size(); ++i) {
