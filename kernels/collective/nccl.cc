@@ -326,12 +326,16 @@ absl::StatusOr<std::unique_ptr<Communicator>> Factory::Create(
 }
 
 absl::StatusOr<void*> Factory::AllocateWindow(int64_t bytes) {
+  // Whole pages, as windows are registered.
+  constexpr int64_t kPage = 4096;
+  const int64_t size =
+      std::max<int64_t>((bytes + kPage - 1) / kPage, 1) * kPage;
   void* window = nullptr;
   SG_RETURN_IF_ERROR(
-      NcclStatus(ncclMemAlloc(&window, std::max<int64_t>(bytes, 1)),
+      NcclStatus(ncclMemAlloc(&window, size),
                  absl::StrCat("ncclMemAlloc of ", bytes, " bytes"), nullptr));
-  windows_.push_back({window, std::max<int64_t>(bytes, 1)});
-  SG_RETURN_IF_CUDA_ERROR(cudaMemset(window, 0, bytes));
+  windows_.push_back({window, size});
+  SG_RETURN_IF_CUDA_ERROR(cudaMemset(window, 0, size));
   SG_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(cudaStreamLegacy));
   return window;
 }

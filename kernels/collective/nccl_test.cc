@@ -429,7 +429,7 @@ TEST(Nccl, WindowsAreRegisteredWithCommunicators) {
 // One rank has another window.
 TEST(Nccl, DifferentWindowsAreFound) {
   OnDevices(2, 0, absl::Seconds(60), [](NcclFactory& factory, Store&) {
-    ASSERT_TRUE(factory.AllocateWindow(5000 + factory.rank()).ok());
+    ASSERT_TRUE(factory.AllocateWindow(5000 + 4096 * factory.rank()).ok());
     EXPECT_TRUE(factory.Create("world", AllRanks(2), 2).ok());
   });
   EXPECT_THAT(fake_cuda::TakeReport(), HasSubstr("ranks disagree: window 0"));
