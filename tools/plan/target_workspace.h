@@ -10,11 +10,10 @@ namespace shardgraph {
 // Whether the target is a GPU: those have a budget for "matmul".
 bool IsGpu(const TargetSpec& target);
 
-// On a GPU a product takes LibraryWorkspace of
-// that, from which cuBLASLt chooses, and attention what cuDNN or the own kernel
-// takes. Any other op takes what its CPU kernel takes, which for the output
-// head (a chunk of logits) and the norms (partial sums) is what the algorithm
-// needs anywhere.
+// On a GPU a product takes LibraryWorkspace of that budget, from which cuBLASLt
+// chooses, and attention what cuDNN or the own kernel takes. Any other op takes
+// what its CPU kernel takes, which for the output head (a chunk of logits) and
+// the norms (partial sums) is what the algorithm needs anywhere.
 WorkspaceFunction TargetWorkspace(const TargetSpec& target);
 
 }  // namespace shardgraph
