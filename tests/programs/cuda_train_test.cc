@@ -2,6 +2,7 @@
 // of this process, from flags to the run directory, and text from its
 // checkpoint; beside the same on CPUs.
 #include <cstdint>
+#include <locale>
 #include <map>
 #include <memory>
 #include <string>
@@ -43,6 +44,10 @@ constexpr char kConfig[] =
 class CudaPrograms : public testing::Test {
  protected:
   CudaPrograms() : folder_(TestFolder()) {
+    // Ranks are threads here: what the library's regular expressions look up
+    // first is filled in before they start, not by two of them at once.
+    const auto& characters = std::use_facet<std::ctype<char>>(std::locale());
+    for (int c = 0; c < 256; ++c) characters.narrow(static_cast<char>(c), 0);
     fake_cuda::Reset({.seed = 3,
                       .devices = kRanks,
                       .check_communicator_order = true,
