@@ -42,10 +42,11 @@ absl::Status Rematerialize(Graph& graph, PhaseId phase,
 
 // Lower (lower.cc): drops nodes whose results nobody reads and that write
 // nothing persistent, fuses (graph/fusion.h) by all patterns that the target
-// has but those named in `unfused` (kAllFusions: none), gives each node its workspace, within the
-// target's budget for the op's family (kernels/op_table.h), and aligns buffers
-// as the target says. `workspace` returns the bytes a node needs on the target
-// (from the kernel table of its backend); null: none.
+// has but those named in `unfused` (kAllFusions: none), gives each node its
+// workspace, within the target's budget for the op's family
+// (kernels/op_table.h), and aligns buffers as the target says. `workspace`
+// returns the bytes a node needs on the target (from the kernel table of its
+// backend); null: none.
 using WorkspaceFunction = std::function<absl::StatusOr<int64_t>(
     const Graph& graph, const Node& node)>;
 inline constexpr absl::string_view kAllFusions = "all";

@@ -21,8 +21,8 @@ class DurableFile {
   enum class Cache {
     kUsed,
     // Appended data go to the disk past the cache of the system, in pieces of
-    // 2 MiB: a quarter of the processor's time, and no memory that others would
-    // use. Where the file system cannot, as if kUsed.
+    // 2 MiB: less work for the processor, and no memory that others would use.
+    // Where the file system cannot, as if kUsed.
     kBypassed
   };
 
