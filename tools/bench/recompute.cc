@@ -1,13 +1,16 @@
 // Whether shard.recompute=AUTO chooses well:
 //
-//   bazel run //tools/bench:recompute [-- --rounds=12 --only=0]
+//   bazel run //tools/bench:recompute [-- --rounds=40 --only=0]
 //
 // For each of six configs, on two ranks with one thread each, AUTO chooses for
 // a budget between what everything and what nothing recomputed takes. Then the
 // choice and eight others that fit the budget, none of which the cost model
 // had a say in, run step by step in turn. Prints bytes, the predicted and the
 // measured seconds of the choice (median of its steps, each that of the slower
-// rank) and the others' measured ones; at the end the medians over configs.
+// rank) and the others' measured ones, and how the choice compares to the best
+// of the others (median over rounds of its step over the other's of the same
+// round: a machine's speed changes meanwhile); at the end the medians over
+// configs.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -137,8 +140,13 @@ class Bench {
     }
     json all = json::array();
     for (const Variant& variant : variants_) {
+      std::vector<double> quotients;
+      for (size_t round = 0; round < variant.seconds.size(); ++round)
+        quotients.push_back(variants_[0].seconds[round] /
+                            variant.seconds[round]);
       all.push_back({{"what", variant.what},
                      {"bytes", variant.plan->plan.memory.arena_bytes},
+                     {"quotient", MedianOf(quotients)},
                      {"median", MedianOf(variant.seconds)},
                      {"best", *std::min_element(variant.seconds.begin(),
                                                 variant.seconds.end())}});
@@ -251,11 +259,11 @@ absl::StatusOr<json> RecomputeTask(const json& arguments, Runtime& runtime) {
 }
 
 absl::Status Main(const std::vector<std::string>& args) {
-  int64_t rounds = 12, only = 0;
+  int64_t rounds = 40, only = 0;
   std::vector<std::string> none;
   SG_RETURN_IF_ERROR(ParseFlags(
       "recompute: whether shard.recompute=AUTO chooses well", args,
-      {{"rounds", &rounds, "steps of each choice that are timed; 12"},
+      {{"rounds", &rounds, "steps of each choice that are timed; 40"},
        {"only", &only, "one config, 1 to 6; 0: all"}},
       &none));
   std::vector<double> errors, ratios;
@@ -267,20 +275,21 @@ absl::Status Main(const std::vector<std::string>& args) {
     const json& variants = result.at("variants");
     const double predicted = result.at("predicted"),
                  measured = variants.at(0).at("median");
-    double best = 0;
+    double quotient = 0;
     std::printf("%zu: %s\n%s", i + 1, Cases()[i].name,
                 result.at("text").get<std::string>().c_str());
     for (size_t v = 0; v < variants.size(); ++v) {
       const json& variant = variants.at(v);
       const double median = variant.at("median");
-      if (v == 1 || (v > 1 && median < best)) best = median;
-      std::printf("  %9.2f ms (best %9.2f)  %8.2f MB  %s\n", 1e3 * median,
-                  1e3 * variant.at("best").get<double>(),
-                  variant.at("bytes").get<double>() / 1e6,
+      const double over = variant.at("quotient");
+      if (v > 0) quotient = std::max(quotient, over);
+      std::printf("  %9.2f ms (best %9.2f)  %8.2f MB  %5.3f x  %s\n",
+                  1e3 * median, 1e3 * variant.at("best").get<double>(),
+                  variant.at("bytes").get<double>() / 1e6, over,
                   variant.at("what").get<std::string>().c_str());
     }
     errors.push_back(std::abs(predicted / measured - 1));
-    ratios.push_back(best > 0 ? measured / best : 1);
+    ratios.push_back(quotient);
     std::printf(
         "  predicted %.2f ms, measured %.2f: off by %.1f %%; %.3f x the best "
         "of %zu others; %s its budget\n",

@@ -235,14 +235,4 @@ NetworkFacts GatherNetwork() {
   return network;
 }
 
-Facts GatherFacts() {
-  return {.cpu = GatherCpu(),
-          .memory = GatherMemory(),
-          .limits = GatherLimits(),
-          .network = GatherNetwork(),
-          .launch = GatherLaunch(),
-          .libraries = GatherLibraries(),
-          .cuda = GatherCuda()};
-}
-
 }  // namespace shardgraph::doctor

@@ -66,6 +66,11 @@ class Runtime {
 
   int rank() const { return environment_.rank; }
   int world_size() const { return environment_.world_size; }
+  // Ranks on this host; all where the launcher does not say.
+  int local_world_size() const {
+    const int local = environment_.local_world_size;
+    return local > 0 ? local : environment_.world_size;
+  }
   int threads() const { return threads_; }  // compute threads; 1 with a GPU
   // "2 threads", or the name of the rank's GPU.
   std::string DeviceInWords() const;
