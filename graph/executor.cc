@@ -264,6 +264,13 @@ class ExecutorImpl final : public Executor {
     return options_.backend->CopyToHost(host, Address(buffer, offset), bytes);
   }
 
+  const char* View(BufferId buffer, int64_t offset, int64_t bytes) override {
+    const bool there = options_.backend->on_host() &&
+                       CheckRange(buffer, offset, bytes).ok() &&
+                       options_.backend->Synchronize().ok();
+    return there ? static_cast<const char*>(Address(buffer, offset)) : nullptr;
+  }
+
   absl::Status Stage(BufferId buffer, int64_t offset, const void* host,
                      int64_t bytes) override {
     if (link_ == nullptr) return WriteBuffer(buffer, offset, host, bytes);

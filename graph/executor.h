@@ -61,6 +61,11 @@ class BufferReader {
   virtual ~BufferReader() = default;
   virtual absl::Status ReadBuffer(BufferId buffer, int64_t offset, void* host,
                                   int64_t bytes) = 0;
+  // The bytes where they are, until they are written again; null where they
+  // have to be read.
+  virtual const char* View(BufferId, int64_t /*offset*/, int64_t /*bytes*/) {
+    return nullptr;
+  }
 };
 
 class Executor : public BufferReader {

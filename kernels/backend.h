@@ -65,6 +65,8 @@ class Backend {
                                     int64_t bytes) = 0;
   virtual absl::Status CopyToHost(void* host, const void* device,
                                   int64_t bytes) = 0;
+  // Whether the host can read device memory where it is.
+  virtual bool on_host() const { return false; }
 };
 
 }  // namespace shardgraph

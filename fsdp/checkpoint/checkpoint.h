@@ -32,6 +32,8 @@
 
 namespace shardgraph {
 
+class Snapshot;
+
 // One rank of a run. Pointers outlive the call.
 struct CheckpointRank {
   const TrainConfig* config = nullptr;  // resolved
@@ -50,8 +52,8 @@ struct SaveOptions {
   Store* store = nullptr;
   std::string store_key = "checkpoint";  // of this save; used once at a time
   absl::Duration timeout = absl::InfiniteDuration();
-  // Where values are read; null: rank.executor.
-  BufferReader* source = nullptr;
+  // What is saved, of this rank; null: what rank.executor holds.
+  const Snapshot* snapshot = nullptr;
   SaveProgress* progress = nullptr;  // null: nobody looks at it
   // For tests: what is free on the disk; null: the file system is asked.
   std::function<absl::StatusOr<int64_t>(const std::string& path)> free_bytes;

@@ -1,41 +1,35 @@
 #include <algorithm>
-#include <filesystem>
 #include <map>
-#include <system_error>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "fsdp/checkpoint/boxes.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/checkpoint_folder.h"
-#include "fsdp/checkpoint/checkpoint_names.h"
 #include "fsdp/checkpoint/manifest.h"
 #include "fsdp/checkpoint/safetensors.h"
-#include "fsdp/files/crc32c.h"
-#include "fsdp/files/json.h"
-#include "fsdp/train/shard_writer.h"
+#include "fsdp/checkpoint/shard_files.h"
+#include "fsdp/checkpoint/snapshot.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "kernels/step_state.h"
-#include "nlohmann/json.hpp"
 
 namespace shardgraph {
 namespace {
 
-// What a checksum covers.
-constexpr int64_t kChunkBytes = 4 << 20;
-// What is read, summed and written at a time: it stays in a core's cache.
-constexpr int64_t kBlockElements = (256 << 10) / 4;
+// What is written at a time of what a snapshot holds.
+constexpr size_t kWriteBytes = 4 << 20;
 // Beside the tensors: headers, the manifest.
 constexpr int64_t kOverheadBytes = 1 << 20;
 // Between two looks for the part of another rank.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(250);
 
-// Writes one rank's files and the part of the manifest that describes them.
+// Writes one rank's files: what the snapshot holds, or, without one, what its
+// executor does.
 class RankWriter {
  public:
   RankWriter(const CheckpointRank& rank, const SaveOptions& options,
@@ -43,44 +37,41 @@ class RankWriter {
       : rank_(rank),
         options_(options),
         folder_(TemporaryCheckpoint(options.folder, options.step)),
-        progress_(progress),
-        shards_(*rank.plan, rank.rank,
-                options.source != nullptr ? *options.source : *rank.executor) {
-    part_.set_version(kManifestVersion);
-    part_.set_chunk_bytes(kChunkBytes);
+        progress_(progress) {
+    if (options.snapshot == nullptr) own_files_.emplace(*rank.plan, rank.rank);
   }
 
+  // Returns the part of the manifest that describes them.
   absl::StatusOr<CheckpointManifest> Write() {
     SG_RETURN_IF_ERROR(MakeFolder(folder_));
-    size_t files = 0;
-    int64_t bytes = 0;
-    for (const HeldRange& held : shards_.Held()) {
-      std::vector<Box> boxes =
-          BoxesOfRange(held.parameter->shape, held.begin, held.elements);
-      files = std::max(files, boxes.size());
-      for (ShardKind kind : KindsOf(rank_.plan->units[held.unit])) {
-        held_.push_back({held, kind, boxes});
-        bytes += held.elements * SizeOf(DType::kF32);
+    SG_RETURN_IF_ERROR(CheckRoom(files().data_bytes()));
+    CheckpointManifest part = files().part();
+    for (size_t i = 0; i < files().files().size(); ++i) {
+      const ShardFiles::File& file = files().files()[i];
+      SG_ASSIGN_OR_RETURN(
+          const auto writer,
+          SafetensorsWriter::Create(absl::StrCat(folder_, "/", file.name),
+                                    file.header));
+      SG_ASSIGN_OR_RETURN(const std::vector<ShardFiles::Sums> sums,
+                          options_.snapshot != nullptr
+                              ? WriteSnapshot(i, *writer)
+                              : WriteShards(file, *writer));
+      SG_RETURN_IF_ERROR(writer->Close());
+      SG_RETURN_IF_ERROR(progress_->Wrote(0));
+      for (size_t p = 0; p < file.pieces.size(); ++p) {
+        const ShardFiles::Piece& piece = file.pieces[p];
+        CheckpointPiece* described =
+            part.mutable_tensors(piece.tensor)->mutable_pieces(piece.number);
+        described->mutable_crc32c()->Add(sums[p].begin(), sums[p].end());
       }
     }
-    SG_RETURN_IF_ERROR(CheckRoom(bytes));
-    for (const Held& held : held_) {
-      CheckpointTensor* tensor = part_.add_tensors();
-      tensor->set_name(
-          CheckpointTensorName(held.kind, held.range.parameter->name));
-      tensor->set_dtype(std::string(DTypeName(DType::kF32)));
-      for (int64_t dim : held.range.parameter->shape) tensor->add_shape(dim);
-    }
-    for (size_t i = 0; i < files; ++i) SG_RETURN_IF_ERROR(WriteFile(i, files));
-    return std::move(part_);
+    return part;
   }
 
  private:
-  struct Held {
-    HeldRange range;
-    ShardKind kind;
-    std::vector<Box> boxes;
-  };
+  const ShardFiles& files() const {
+    return own_files_.has_value() ? *own_files_ : options_.snapshot->files();
+  }
 
   // Each rank looks for its own part; rank 0 for all, which are alike.
   absl::Status CheckRoom(int64_t bytes) const {
@@ -97,91 +88,40 @@ class RankWriter {
         options_.folder, free / 1e6, needed / 1e6));
   }
 
-  // The file with the box `index` of each range that has so many.
-  absl::Status WriteFile(size_t index, size_t files) {
-    std::vector<SafetensorsWriter::Tensor> tensors;
-    std::map<std::string, size_t> held_of;
-    nlohmann::json offsets = nlohmann::json::object();
-    for (size_t h = 0; h < held_.size(); ++h) {
-      if (index >= held_[h].boxes.size()) continue;
-      const Box& box = held_[h].boxes[index];
-      const std::string& name = part_.tensors(h).name();
-      tensors.push_back({name, DType::kF32, box.size});
-      offsets[name]["saved_offsets"] =
-          std::vector<int64_t>(box.offset.begin(), box.offset.end());
-      held_of[name] = h;
+  // The data of a file, and their sums; here and below.
+  absl::StatusOr<std::vector<ShardFiles::Sums>> WriteSnapshot(
+      size_t file, SafetensorsWriter& writer) {
+    absl::string_view data = options_.snapshot->Data(file);
+    while (!data.empty()) {
+      const absl::string_view piece = data.substr(0, kWriteBytes);
+      SG_RETURN_IF_ERROR(writer.Append(piece));
+      SG_RETURN_IF_ERROR(progress_->Wrote(static_cast<int64_t>(piece.size())));
+      data.remove_prefix(piece.size());
     }
-    const std::string name =
-        absl::StrFormat("shard-%05d-model-%05d-of-%05d.safetensors", rank_.rank,
-                        index + 1, files);
-    const std::string path = absl::StrCat(folder_, "/", name);
-    SG_ASSIGN_OR_RETURN(
-        const auto writer,
-        SafetensorsWriter::Create(path, tensors,
-                                  {{"DCP_SHARDING_INFO", JsonText(offsets)},
-                                   {"DCP_VERSION", "1.0"},
-                                   {"format", "pt"}}));
-    for (const SafetensorsEntry& entry : writer->entries()) {
-      const size_t h = held_of.at(entry.name);
-      CheckpointPiece* piece = part_.mutable_tensors(h)->add_pieces();
-      piece->set_file(part_.files_size());
-      SG_RETURN_IF_ERROR(WriteBox(held_[h], index, piece, *writer));
-    }
-    SG_RETURN_IF_ERROR(writer->Close());
-    SG_RETURN_IF_ERROR(progress_->Wrote(0));
-    std::error_code error;
-    CheckpointFile* file = part_.add_files();
-    file->set_name(name);
-    file->set_bytes(
-        static_cast<int64_t>(std::filesystem::file_size(path, error)));
-    if (error) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot read ", path, ": ", error.message()));
-    }
-    file->set_header_bytes(static_cast<int64_t>(writer->header().size()));
-    file->set_header_crc32c(Crc32c(writer->header()));
-    return absl::OkStatus();
+    return options_.snapshot->SumsOf(file);
   }
 
-  absl::Status WriteBox(const Held& held, size_t index, CheckpointPiece* piece,
-                        SafetensorsWriter& writer) {
-    // Boxes of a range lie back to back in it.
-    int64_t begin = 0;
-    for (size_t i = 0; i < index; ++i) begin += held.boxes[i].numel();
-    const Box& box = held.boxes[index];
-    for (int64_t offset : box.offset) piece->add_offset(offset);
-    for (int64_t size : box.size) piece->add_size(size);
-    const int64_t end = begin + box.numel();
-    uint32_t crc = 0;
-    int64_t chunk = 0;  // bytes that crc covers
-    while (begin < end) {
-      values_.resize(std::min(kBlockElements, end - begin));
-      SG_RETURN_IF_ERROR(
-          shards_.Read(held.range, begin, absl::MakeSpan(values_), held.kind));
-      const absl::string_view bytes(
-          reinterpret_cast<const char*>(values_.data()),
-          values_.size() * sizeof(float));
-      crc = ExtendCrc32c(crc, bytes);
-      SG_RETURN_IF_ERROR(writer.Append(bytes));
-      begin += static_cast<int64_t>(values_.size());
-      chunk += static_cast<int64_t>(bytes.size());
-      if (chunk < kChunkBytes && begin < end) continue;
-      piece->add_crc32c(crc);
-      SG_RETURN_IF_ERROR(progress_->Wrote(chunk));
-      crc = 0;
-      chunk = 0;
+  absl::StatusOr<std::vector<ShardFiles::Sums>> WriteShards(
+      const ShardFiles::File& file, SafetensorsWriter& writer) {
+    std::vector<ShardFiles::Sums> sums;
+    for (const ShardFiles::Piece& piece : file.pieces) {
+      SG_ASSIGN_OR_RETURN(
+          sums.emplace_back(),
+          files().Read(piece, *rank_.executor, nullptr,
+                       [&](absl::string_view block) -> absl::Status {
+                         SG_RETURN_IF_ERROR(writer.Append(block));
+                         return progress_->Wrote(
+                             static_cast<int64_t>(block.size()));
+                       }));
     }
-    return absl::OkStatus();
+    return sums;
   }
 
   const CheckpointRank& rank_;
   const SaveOptions& options_;
   const std::string folder_;
   SaveProgress* const progress_;
-  ShardReader shards_;
-  std::vector<Held> held_;
-  CheckpointManifest part_;  // tensors as held_
-  std::vector<float> values_;
+  std::optional<ShardFiles> own_files_;  // without a snapshot
 };
 
 // What a rank tells rank 0: its part or why there is none.
@@ -253,11 +193,15 @@ absl::StatusOr<std::vector<CheckpointManifest>> ReceiveParts(
   return parts;
 }
 
-absl::Status SetState(const CheckpointRank& rank, BufferReader& source,
+absl::Status SetState(const CheckpointRank& rank, const Snapshot* snapshot,
                       CheckpointManifest* manifest) {
   StepState state;
-  SG_RETURN_IF_ERROR(
-      source.ReadBuffer(rank.plan->state, 0, &state, sizeof(state)));
+  if (snapshot != nullptr) {
+    state = snapshot->state();
+  } else {
+    SG_RETURN_IF_ERROR(
+        rank.executor->ReadBuffer(rank.plan->state, 0, &state, sizeof(state)));
+  }
   CheckpointState* saved = manifest->mutable_state();
   saved->set_run_step(manifest->step());
   saved->set_optimizer_step(state.optimizer_step);
@@ -308,10 +252,8 @@ absl::Status Complete(const CheckpointRank& rank, const SaveOptions& options,
   manifest.set_plan_hash(rank.plan->plan.hash);
   *manifest.mutable_config() = *rank.config;
   manifest.mutable_extra()->insert(options.extra.begin(), options.extra.end());
-  manifest.set_chunk_bytes(kChunkBytes);
-  SG_RETURN_IF_ERROR(SetState(
-      rank, options.source != nullptr ? *options.source : *rank.executor,
-      &manifest));
+  manifest.set_chunk_bytes(parts[0].chunk_bytes());
+  SG_RETURN_IF_ERROR(SetState(rank, options.snapshot, &manifest));
   SG_RETURN_IF_ERROR(MergeParts(std::move(parts), &manifest));
   SG_RETURN_IF_ERROR(RemoveUnlisted(temporary, manifest));
   SG_RETURN_IF_ERROR(

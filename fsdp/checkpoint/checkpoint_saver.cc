@@ -27,7 +27,8 @@ CheckpointSaver::CheckpointSaver(CheckpointSaverOptions options)
       writes_(options_.rank.rank < options_.rank.plan->groups.shard),
       progress_(spec_.write_mb_per_second() * 1e6) {
   if (!spec_.asynchronous() || !writes_) return;
-  snapshot_ = std::make_unique<Snapshot>(*options_.rank.plan);
+  snapshot_ =
+      std::make_unique<Snapshot>(*options_.rank.plan, options_.rank.rank);
   thread_ = std::thread([this] { Serve(); });
 }
 
@@ -159,7 +160,7 @@ absl::Status CheckpointSaver::Write(int64_t step, int64_t number) {
   save.store = options_.store;
   save.store_key = absl::StrCat("checkpoint/", number);
   save.timeout = absl::Seconds(spec_.timeout_seconds());
-  save.source = snapshot_.get();
+  save.snapshot = snapshot_.get();
   save.progress = &progress_;
   save.free_bytes = options_.free_bytes;
   const absl::Status status = AsInternal(SaveCheckpoint(options_.rank, save));

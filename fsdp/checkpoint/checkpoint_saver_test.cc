@@ -91,12 +91,13 @@ class Job {
 
   // What step `step` leaves in the shards of a rank.
   void Train(int rank, int64_t step) {
-    for (const BufferId id : world.plan->SavedBuffers()) {
-      std::vector<char>& buffer = world.executors[rank].buffers[id];
-      if (id == world.plan->state) continue;
-      for (size_t i = 0; i < buffer.size(); i += sizeof(float)) {
-        const float value = static_cast<float>(step * 1000 + id);
-        std::memcpy(&buffer[i], &value, sizeof(value));
+    for (const UnitBuffers& unit : world.plan->units) {
+      for (const BufferId id : {unit.master, unit.exp_avg, unit.exp_avg_sq}) {
+        std::vector<char>& buffer = world.executors[rank].buffers[id];
+        for (size_t i = 0; i < buffer.size(); i += sizeof(float)) {
+          const float value = static_cast<float>(step * 1000 + id);
+          std::memcpy(&buffer[i], &value, sizeof(value));
+        }
       }
     }
   }

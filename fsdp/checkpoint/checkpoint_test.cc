@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -13,6 +14,7 @@
 #include "fsdp/checkpoint/filled_world.h"
 #include "fsdp/checkpoint/manifest.h"
 #include "fsdp/checkpoint/safetensors.h"
+#include "fsdp/checkpoint/snapshot.h"
 #include "fsdp/files/durable_file.h"
 #include "gtest/gtest.h"
 
@@ -115,6 +117,56 @@ TEST_F(CheckpointTest, TensorsOfSeveralChunks) {
   World loaded(3, 1, TestUse::kTrain, Config(100000));
   ASSERT_TRUE(Load(loaded, Step(1)).ok());
   ExpectFilled(loaded, 1, Kinds(loaded));
+}
+
+// Through a copy in memory come the same bytes, whatever the shards hold when
+// it is written; and copy after copy.
+TEST_F(CheckpointTest, SnapshotsAreWrittenAsTheShardsAre) {
+  for (const auto& [ranks, vocab, use] :
+       {std::tuple{1, 100000, TestUse::kTrain},  // several chunks
+        {3, 13, TestUse::kTrain},
+        {16, 13, TestUse::kMomentum},    // ranks that hold nothing
+        {2, 13, TestUse::kGenerate}}) {  // BF16
+    SCOPED_TRACE(absl::StrCat(ranks, " ranks"));
+    TrainConfig config = Config(vocab);
+    config.mutable_checkpoint()->set_asynchronous(true);
+    World saved(ranks, 1, use, config);
+    std::vector<std::unique_ptr<Snapshot>> snapshots;
+    for (int rank = 0; rank < ranks; ++rank) {
+      saved.executors[rank].in_place = ranks > 1;
+      snapshots.push_back(std::make_unique<Snapshot>(*saved.plan, rank));
+    }
+    for (const int step : {7, 8}) {
+      Fill(saved, step);
+      ASSERT_TRUE(Save(saved, folder_, step).ok());
+      for (int rank = 0; rank < ranks; ++rank)
+        ASSERT_TRUE(snapshots[rank]->Take(saved.executors[rank]).ok());
+      Fill(saved, 9);
+      ASSERT_TRUE(Save(saved, folder_ + "/copy", step, {}, snapshots).ok());
+      const std::string copy =
+          absl::StrCat(folder_, "/copy/", CheckpointName(step));
+      EXPECT_EQ(Names(copy), Names(Step(step)));
+      for (const std::string& name : Names(Step(step))) {
+        const auto direct = ReadWholeFile(absl::StrCat(Step(step), "/", name));
+        const auto through = ReadWholeFile(absl::StrCat(copy, "/", name));
+        ASSERT_TRUE(direct.ok() && through.ok()) << name;
+        EXPECT_TRUE(*direct == *through) << name;
+      }
+    }
+    fs::remove_all(folder_);
+  }
+}
+
+TEST_F(CheckpointTest, DataBeginOnAPage) {
+  World saved(3);
+  Fill(saved, 8);
+  ASSERT_TRUE(Save(saved, folder_, 8).ok());
+  for (const std::string& name : Names(Step(8))) {
+    if (name == "manifest.textproto") continue;
+    const auto file = SafetensorsFile::Open(absl::StrCat(Step(8), "/", name));
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ((*file)->Header().size() % DurableFile::kPage, 0u) << name;
+  }
 }
 
 TEST_F(CheckpointTest, KeepsTheNewestAndClearsWhatWasLeft) {

@@ -16,6 +16,7 @@
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/checkpoint_folder.h"
 #include "fsdp/checkpoint/manifest.h"
+#include "fsdp/checkpoint/snapshot.h"
 #include "fsdp/checkpoint/test_world.h"
 #include "fsdp/train/shard_writer.h"
 #include "gtest/gtest.h"
@@ -119,9 +120,12 @@ inline void ExpectFilled(World& run, int64_t step,
   }
 }
 
-// All ranks, rank 0 last: by then the others have told it all.
-inline absl::Status Save(World& run, const std::string& folder, int64_t step,
-                         std::map<std::string, std::string> extra = {}) {
+// All ranks, rank 0 last: by then the others have told it all. `snapshots` of
+// the ranks, or what they hold.
+inline absl::Status Save(
+    World& run, const std::string& folder, int64_t step,
+    std::map<std::string, std::string> extra = {},
+    const std::vector<std::unique_ptr<Snapshot>>& snapshots = {}) {
   SaveOptions options;
   options.folder = folder;
   options.step = step;
@@ -129,6 +133,7 @@ inline absl::Status Save(World& run, const std::string& folder, int64_t step,
   InProcessStore store;
   options.store = &store;
   for (int rank = static_cast<int>(run.executors.size()); rank-- > 0;) {
+    if (!snapshots.empty()) options.snapshot = snapshots[rank].get();
     const absl::Status status = SaveCheckpoint(run.Rank(rank), options);
     if (!status.ok()) return status;
   }

@@ -379,22 +379,21 @@ void ReadAsFloat(DType dtype, absl::string_view data, int64_t begin,
   }
 }
 
-absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
-    const std::string& path, absl::Span<const Tensor> tensors,
-    std::map<std::string, std::string> metadata) {
-  std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter());
+absl::StatusOr<SafetensorsHeader> MakeSafetensorsHeader(
+    absl::Span<const SafetensorsTensor> tensors,
+    std::map<std::string, std::string> metadata, size_t alignment) {
+  SafetensorsHeader header;
   std::set<std::string> names;
-  for (const Tensor& tensor : tensors) {
+  for (const SafetensorsTensor& tensor : tensors) {
     SG_CHECK(tensor.name != kMetadata && names.insert(tensor.name).second)
         << "the name " << tensor.name;
-    SafetensorsEntry entry;
+    SafetensorsEntry& entry = header.entries.emplace_back();
     entry.name = tensor.name;
     entry.dtype = tensor.dtype;
     entry.dtype_name = std::string(DTypeName(tensor.dtype));
     entry.shape = tensor.shape;
-    writer->entries_.push_back(std::move(entry));
   }
-  std::sort(writer->entries_.begin(), writer->entries_.end(),
+  std::sort(header.entries.begin(), header.entries.end(),
             [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
               const int64_t size_a = SizeOf(*a.dtype),
                             size_b = SizeOf(*b.dtype);
@@ -403,29 +402,51 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
   std::string text = "{";
   if (!metadata.empty())
     absl::StrAppend(&text, "\"", kMetadata, "\":", JsonText(metadata));
-  for (SafetensorsEntry& entry : writer->entries_) {
-    entry.begin = writer->remaining_;
-    entry.end = entry.begin + NumElements(entry.shape) * SizeOf(*entry.dtype);
-    writer->remaining_ = entry.end;
+  int64_t end = 0;
+  for (SafetensorsEntry& entry : header.entries) {
+    entry.begin = end;
+    end += NumElements(entry.shape) * SizeOf(*entry.dtype);
+    entry.end = end;
     absl::StrAppend(&text, text.size() > 1 ? "," : "", JsonText(entry.name),
                     ":{\"dtype\":\"", entry.dtype_name, "\",\"shape\":[",
                     absl::StrJoin(entry.shape, ","), "],\"data_offsets\":[",
                     entry.begin, ",", entry.end, "]}");
   }
   text += "}";
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  if (static_cast<int64_t>(text.size()) > kMaxHeaderBytes) {
-    return Wrong(absl::StrCat(path, ": the header of ", tensors.size(),
+  uint64_t bytes = text.size();
+  bytes = (sizeof(bytes) + bytes + alignment - 1) / alignment * alignment -
+          sizeof(bytes);
+  text.resize(bytes, ' ');
+  if (static_cast<int64_t>(bytes) > kMaxHeaderBytes) {
+    return Wrong(absl::StrCat("the header of ", tensors.size(),
                               " tensors has more than ", kMaxHeaderBytes,
                               " bytes; write several files"));
   }
+  header.text = absl::StrCat(
+      absl::string_view(reinterpret_cast<const char*>(&bytes), sizeof(bytes)),
+      text);
+  return header;
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
+    const std::string& path, SafetensorsHeader header) {
+  std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter());
   SG_ASSIGN_OR_RETURN(writer->file_,
                       DurableFile::Create(path, DurableFile::Cache::kBypassed));
-  const uint64_t header_bytes = text.size();
-  writer->header_ = absl::StrCat(
-      absl::string_view(reinterpret_cast<const char*>(&header_bytes), 8), text);
-  SG_RETURN_IF_ERROR(writer->file_->Append(writer->header_));
+  if (!header.entries.empty()) writer->remaining_ = header.entries.back().end;
+  SG_RETURN_IF_ERROR(writer->file_->Append(header.text));
+  writer->header_ = std::move(header);
   return writer;
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
+    const std::string& path, absl::Span<const Tensor> tensors,
+    std::map<std::string, std::string> metadata) {
+  absl::StatusOr<SafetensorsHeader> header =
+      MakeSafetensorsHeader(tensors, std::move(metadata));
+  if (!header.ok())
+    return Wrong(absl::StrCat(path, ": ", header.status().message()));
+  return Create(path, *std::move(header));
 }
 
 absl::Status SafetensorsWriter::Append(absl::string_view data) {

@@ -92,26 +92,46 @@ absl::StatusOr<int64_t> ParseSafetensors(
 void ReadAsFloat(DType dtype, absl::string_view data, int64_t begin,
                  absl::Span<float> out);
 
+// What stands before the data of a file.
+struct SafetensorsHeader {
+  // In the order of their data: larger dtypes first, so that every tensor is
+  // aligned, then by name.
+  std::vector<SafetensorsEntry> entries;
+  std::string text;  // its length included
+};
+
+struct SafetensorsTensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  Dims shape;
+};
+
+// Names are unique and not "__metadata__". Spaces make its length a multiple of
+// `alignment`, itself one of 8. InvalidArgument: it is longer than readers
+// take.
+absl::StatusOr<SafetensorsHeader> MakeSafetensorsHeader(
+    absl::Span<const SafetensorsTensor> tensors,
+    std::map<std::string, std::string> metadata, size_t alignment = 8);
+
 // Writes a file front to back. It appears under its name when Close has
 // succeeded.
 class SafetensorsWriter {
  public:
-  struct Tensor {
-    std::string name;
-    DType dtype = DType::kF32;
-    Dims shape;
-  };
+  using Tensor = SafetensorsTensor;
 
-  // Names are unique and not "__metadata__".
+  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
+      const std::string& path, SafetensorsHeader header);
+  // With the header of these.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, absl::Span<const Tensor> tensors,
       std::map<std::string, std::string> metadata);
 
-  // In the order in which their data is to be appended: larger dtypes first,
-  // so that every tensor is aligned, then by name.
-  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+  // In the order in which their data is to be appended.
+  const std::vector<SafetensorsEntry>& entries() const {
+    return header_.entries;
+  }
   // What stands before the data.
-  const std::string& header() const { return header_; }
+  const std::string& header() const { return header_.text; }
   absl::Status Append(absl::string_view data);
   // All data has been appended. Errors name the file and the reason.
   absl::Status Close();
@@ -120,8 +140,7 @@ class SafetensorsWriter {
   SafetensorsWriter() = default;
 
   std::unique_ptr<DurableFile> file_;
-  std::vector<SafetensorsEntry> entries_;
-  std::string header_;
+  SafetensorsHeader header_;
   int64_t remaining_ = 0;
 };
 

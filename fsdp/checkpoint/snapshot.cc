@@ -1,54 +1,61 @@
 #include "fsdp/checkpoint/snapshot.h"
 
-#include <algorithm>
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
+#include "fsdp/files/durable_file.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
 
-constexpr int64_t kPage = 4096;
+// A page of the larger kind.
+constexpr int64_t kLargePage = 2 << 20;
 
 void Snapshot::Free::operator()(char* memory) const { std::free(memory); }
 
-Snapshot::Snapshot(const TrainingPlan& plan) {
-  int64_t end = 0;
-  for (BufferId id : plan.SavedBuffers()) {
-    const int64_t bytes = plan.plan.graph.buffers[id].bytes;
-    places_[id] = {end, bytes};
-    constexpr int64_t kAlignment = TrainingPlan::kSnapshotAlignment;
-    end += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+Snapshot::Snapshot(const TrainingPlan& plan, int shard)
+    : files_(plan, shard), state_buffer_(plan.state) {
+  int64_t size = 0;
+  for (const ShardFiles::File& file : files_.files()) {
+    begins_.push_back(size);
+    size += (file.data_bytes + DurableFile::kPage - 1) / DurableFile::kPage *
+            DurableFile::kPage;
+    sums_.emplace_back(file.pieces.size());
   }
-  SG_CHECK_EQ(end, plan.snapshot_bytes) << "what the plan counts";
-  const int64_t size = (std::max<int64_t>(end, 1) + kPage - 1) / kPage * kPage;
-  memory_.reset(static_cast<char*>(std::aligned_alloc(kPage, size)));
-  SG_CHECK(memory_ != nullptr) << "no memory for a snapshot of " << size;
+  SG_CHECK_LE(size, plan.snapshot_bytes) << "what the plan counts";
+  if (size == 0) return;  // holds no piece of anything
+  void* memory = nullptr;
+  SG_CHECK_EQ(posix_memalign(&memory, kLargePage, size), 0)
+      << "no memory for a snapshot of " << size << " bytes";
+  memory_.reset(static_cast<char*>(memory));
+  madvise(memory, size, MADV_HUGEPAGE);
   // Touched here, not at the first save.
-  std::memset(memory_.get(), 0, size);
+  std::memset(memory, 0, size);
 }
 
 absl::Status Snapshot::Take(BufferReader& executor) {
-  for (const auto& [id, place] : places_) {
-    SG_RETURN_IF_ERROR(
-        executor.ReadBuffer(id, 0, memory_.get() + place.begin, place.bytes));
+  SG_RETURN_IF_ERROR(
+      executor.ReadBuffer(state_buffer_, 0, &state_, sizeof(state_)));
+  for (size_t i = 0; i < files_.files().size(); ++i) {
+    char* to = memory_.get() + begins_[i];
+    const std::vector<ShardFiles::Piece>& pieces = files_.files()[i].pieces;
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      SG_ASSIGN_OR_RETURN(sums_[i][p], files_.Read(pieces[p], executor, to,
+                                                   [](absl::string_view) {
+                                                     return absl::OkStatus();
+                                                   }));
+      to += pieces[p].elements * SizeOf(DType::kF32);
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status Snapshot::ReadBuffer(BufferId buffer, int64_t offset, void* host,
-                                  int64_t bytes) {
-  const auto it = places_.find(buffer);
-  if (it == places_.end() || offset < 0 || bytes < 0 ||
-      offset > it->second.bytes - bytes) {
-    return absl::InternalError(
-        absl::StrCat("bytes [", offset, ", ", offset + bytes, ") of buffer ",
-                     buffer, " are not in the snapshot"));
-  }
-  std::memcpy(host, memory_.get() + it->second.begin + offset, bytes);
-  return absl::OkStatus();
+absl::string_view Snapshot::Data(size_t i) const {
+  return {memory_.get() + begins_[i],
+          static_cast<size_t>(files_.files()[i].data_bytes)};
 }
 
 }  // namespace shardgraph

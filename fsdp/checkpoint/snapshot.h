@@ -1,40 +1,49 @@
 // Snapshot: a copy in host memory of what a checkpoint saves of a rank, so that
-// training can go on while it is written.
+// training can go on while it is written. It is laid out as the files are and
+// summed, so that writing it is left to the disk.
 #ifndef FSDP_CHECKPOINT_SNAPSHOT_H_
 #define FSDP_CHECKPOINT_SNAPSHOT_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "fsdp/checkpoint/shard_files.h"
 #include "fsdp/train/training_plan.h"
 #include "graph/executor.h"
+#include "kernels/step_state.h"
 
 namespace shardgraph {
 
 // One thread takes it, one reads it, not at the same time.
-class Snapshot final : public BufferReader {
+class Snapshot {
  public:
-  // Takes plan.snapshot_bytes of memory, once. `plan` outlives it.
-  explicit Snapshot(const TrainingPlan& plan);
+  // Takes memory once: no more than plan.snapshot_bytes. `plan` outlives it.
+  Snapshot(const TrainingPlan& plan, int shard);
 
-  // Copies the plan's saved buffers, at the boundary of a step.
+  // Copies the rank's values, at the boundary of a step.
   absl::Status Take(BufferReader& executor);
 
-  absl::Status ReadBuffer(BufferId buffer, int64_t offset, void* host,
-                          int64_t bytes) override;
+  const ShardFiles& files() const { return files_; }
+  // Of file `i`: its data, on a page; the sums of its pieces.
+  absl::string_view Data(size_t i) const;
+  const std::vector<ShardFiles::Sums>& SumsOf(size_t i) const {
+    return sums_[i];
+  }
+  const StepState& state() const { return state_; }
 
  private:
-  struct Place {
-    int64_t begin = 0;
-    int64_t bytes = 0;
-  };
   struct Free {
     void operator()(char* memory) const;
   };
 
-  std::map<BufferId, Place> places_;
+  const ShardFiles files_;
+  const BufferId state_buffer_;
+  std::vector<int64_t> begins_;                      // of files, in memory_
+  std::vector<std::vector<ShardFiles::Sums>> sums_;  // by file and piece
+  StepState state_;
   std::unique_ptr<char, Free> memory_;
 };
 

@@ -46,6 +46,9 @@ class HostExecutor : public Executor {
     std::memcpy(host, buffers[buffer].data() + offset, bytes);
     return absl::OkStatus();
   }
+  const char* View(BufferId buffer, int64_t offset, int64_t) override {
+    return in_place ? buffers[buffer].data() + offset : nullptr;
+  }
   void* arena() const override { return nullptr; }
   int64_t arena_bytes() const override { return 0; }
   std::string Progress() const override { return ""; }
@@ -53,6 +56,7 @@ class HostExecutor : public Executor {
   void Abort(const absl::Status&) override {}
 
   std::vector<std::vector<char>> buffers;
+  bool in_place = false;  // whether View shows them
 };
 
 // What the plan keeps: AdamW's masters and moments, SGD's with momentum, or

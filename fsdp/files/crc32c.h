@@ -14,6 +14,10 @@ uint32_t ExtendCrc32c(uint32_t crc, absl::string_view data);
 
 inline uint32_t Crc32c(absl::string_view data) { return ExtendCrc32c(0, data); }
 
+// The same, and copies `data` to `to`, which does not overlap it, past the
+// caches: takes as long as the copy alone where memory is the limit.
+uint32_t CopyAndExtendCrc32c(uint32_t crc, absl::string_view data, char* to);
+
 }  // namespace shardgraph
 
 #endif  // FSDP_FILES_CRC32C_H_

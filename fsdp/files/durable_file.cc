@@ -58,6 +58,16 @@ DurableFile::~DurableFile() {
 
 absl::Status DurableFile::Append(absl::string_view data) {
   while (buffer_ != nullptr && !data.empty()) {
+    const size_t pages = data.size() / kPage * kPage;
+    if (pages > 0 && buffered_ % kPage == 0 &&
+        reinterpret_cast<uintptr_t>(data.data()) % kPage == 0) {
+      SG_RETURN_IF_ERROR(WriteBuffered());
+      if (buffer_ == nullptr) break;
+      SG_ASSIGN_OR_RETURN(const size_t written, WritePages(data.data(), pages));
+      data.remove_prefix(written);
+      if (written < pages) SG_RETURN_IF_ERROR(UseCache());
+      continue;
+    }
     const size_t n = std::min(data.size(), kBufferBytes - buffered_);
     std::memcpy(buffer_.get() + buffered_, data.data(), n);
     buffered_ += n;
@@ -69,11 +79,11 @@ absl::Status DurableFile::Append(absl::string_view data) {
   return absl::OkStatus();
 }
 
-absl::Status DurableFile::WriteBuffered() {
+absl::StatusOr<size_t> DurableFile::WritePages(const char* data, size_t bytes) {
   size_t written = 0;
-  while (written < buffered_) {
-    const ssize_t n =
-        pwrite(file_, buffer_.get() + written, buffered_ - written, size_);
+  while (written < bytes) {
+    const ssize_t n = pwrite(file_, data + written,
+                             std::min(bytes - written, kBufferBytes), size_);
     if (n < 0 && errno == EINTR) continue;
     // The file system takes no such writes, or not from there on.
     if (n < 0 && errno == EINVAL) break;
@@ -81,6 +91,12 @@ absl::Status DurableFile::WriteBuffered() {
     written += n;
     size_ += n;
   }
+  return written;
+}
+
+absl::Status DurableFile::WriteBuffered() {
+  SG_ASSIGN_OR_RETURN(const size_t written,
+                      WritePages(buffer_.get(), buffered_));
   buffered_ -= written;
   if (buffered_ == 0) return absl::OkStatus();
   std::memmove(buffer_.get(), buffer_.get() + written, buffered_);

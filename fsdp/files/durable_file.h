@@ -22,9 +22,11 @@ class DurableFile {
     kUsed,
     // Appended data go to the disk past the cache of the system, in pieces of
     // 2 MiB: less work for the processor, and no memory that others would use.
-    // Where the file system cannot, as if kUsed.
+    // Whole pages in memory on a page are not even copied, where whole pages
+    // stand before them. Where the file system cannot, as if kUsed.
     kBypassed
   };
+  static constexpr int64_t kPage = 4096;
 
   // Unavailable naming the path and the reason, here and below.
   static absl::StatusOr<std::unique_ptr<DurableFile>> Create(
@@ -45,6 +47,9 @@ class DurableFile {
 
   DurableFile() = default;
   absl::Status Write(int64_t offset, absl::string_view data);
+  // Writes whole pages past the cache; says how much, less than `bytes` where
+  // the file system can no more.
+  absl::StatusOr<size_t> WritePages(const char* data, size_t bytes);
   absl::Status WriteBuffered();
   // Writes what is left, and all that follows, through the cache.
   absl::Status UseCache();

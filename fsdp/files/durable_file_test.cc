@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -63,6 +66,36 @@ TEST_P(DurableFileTest, HoldsWhatWasAppended) {
       ASSERT_TRUE((*file)->Commit().ok());
       ExpectOnly(bytes);
     }
+  }
+}
+
+// Memory on a page goes to the disk from where it is, when whole pages stand
+// before it.
+TEST_P(DurableFileTest, HoldsPagesAmongOthers) {
+  constexpr int64_t kPage = DurableFile::kPage;
+  const int64_t size = 9 * kMiB;
+  const std::unique_ptr<char, void (*)(void*)> memory(
+      static_cast<char*>(std::aligned_alloc(kPage, size)), std::free);
+  const std::string bytes = Bytes(size);
+  std::memcpy(memory.get(), bytes.data(), size);
+  for (const std::vector<int64_t>& ends :
+       std::vector<std::vector<int64_t>>{{size},
+                                         {kPage, 5 * kMiB, size},
+                                         {3 * kPage, 3 * kPage + 17, size},
+                                         {5, kPage, 7 * kMiB + 3}}) {
+    SCOPED_TRACE(absl::StrCat(ends.size(), " pieces"));
+    auto file = DurableFile::Create(path_, Cache::kBypassed);
+    ASSERT_TRUE(file.ok()) << file.status();
+    int64_t begin = 0;
+    for (const int64_t end : ends) {
+      ASSERT_TRUE(
+          (*file)
+              ->Append({memory.get() + begin, static_cast<size_t>(end - begin)})
+              .ok());
+      begin = end;
+    }
+    ASSERT_TRUE((*file)->Commit().ok());
+    ExpectOnly(bytes.substr(0, begin));
   }
 }
 

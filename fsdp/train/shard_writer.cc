@@ -27,11 +27,11 @@ BufferId ShardReader::BufferOf(int unit, ShardKind kind) const {
   return kNone;
 }
 
-std::vector<HeldRange> ShardReader::Held() const {
+std::vector<HeldRange> HeldRanges(const TrainingPlan& plan, int shard) {
   std::vector<HeldRange> held;
-  for (size_t u = 0; u < plan_.layout.units().size(); ++u) {
-    const FlatParameter& flat = plan_.layout.units()[u].flat;
-    for (const MemberPiece& piece : flat.PiecesOf(shard_)) {
+  for (size_t u = 0; u < plan.layout.units().size(); ++u) {
+    const FlatParameter& flat = plan.layout.units()[u].flat;
+    for (const MemberPiece& piece : flat.PiecesOf(shard)) {
       held.push_back({flat.members[piece.member].parameter, static_cast<int>(u),
                       piece.member_begin, piece.shard_begin, piece.elements});
     }
@@ -79,16 +79,32 @@ absl::Status ShardWriter::Write(const HeldRange& range, int64_t begin,
   return WriteShard(buffers.compute, plan_.compute, at, values);
 }
 
+BufferId ShardReader::SourceOf(int unit, ShardKind kind) const {
+  BufferId buffer = BufferOf(unit, kind);
+  if (buffer == kNone && kind == ShardKind::kMaster)
+    buffer = plan_.units[unit].compute;
+  SG_CHECK(buffer != kNone) << "the plan does not keep that shard";
+  return buffer;
+}
+
+const float* ShardReader::View(const HeldRange& range, int64_t begin,
+                               int64_t elements, ShardKind kind) {
+  SG_CHECK(begin >= 0 && begin + elements <= range.elements)
+      << "leaves the held range";
+  const BufferId buffer = SourceOf(range.unit, kind);
+  if (DTypeOf(buffer, range.unit) != DType::kF32) return nullptr;
+  return reinterpret_cast<const float*>(
+      source_.View(buffer, (range.shard_begin + begin) * SizeOf(DType::kF32),
+                   elements * SizeOf(DType::kF32)));
+}
+
 absl::Status ShardReader::Read(const HeldRange& range, int64_t begin,
                                absl::Span<float> values, ShardKind kind) {
   SG_CHECK(begin >= 0 &&
            begin + static_cast<int64_t>(values.size()) <= range.elements)
       << "leaves the held range";
   const int64_t at = range.shard_begin + begin;
-  BufferId buffer = BufferOf(range.unit, kind);
-  if (buffer == kNone && kind == ShardKind::kMaster)
-    buffer = plan_.units[range.unit].compute;
-  SG_CHECK(buffer != kNone) << "the plan does not keep that shard";
+  const BufferId buffer = SourceOf(range.unit, kind);
   const DType dtype = DTypeOf(buffer, range.unit);
   if (dtype == DType::kF32) {
     return source_.ReadBuffer(buffer, at * SizeOf(dtype), values.data(),

@@ -27,18 +27,24 @@ struct HeldRange {
 // Which of a unit's persistent shards.
 enum class ShardKind { kMaster, kExpAvg, kExpAvgSq };
 
+// Everything that rank `shard` of a shard group holds, in the order of units
+// and members. `plan` outlives the ranges.
+std::vector<HeldRange> HeldRanges(const TrainingPlan& plan, int shard);
+
 class ShardReader {
  public:
   // `shard`: this rank's index in its shard group. All outlive the reader.
   ShardReader(const TrainingPlan& plan, int shard, BufferReader& source)
       : plan_(plan), shard_(shard), source_(source) {}
 
-  // Everything this rank holds, in the order of units and members.
-  std::vector<HeldRange> Held() const;
+  std::vector<HeldRange> Held() const { return HeldRanges(plan_, shard_); }
   // Reads `values.size()` elements from element `begin` of the range; kMaster,
   // where there is none, from the compute copy.
   absl::Status Read(const HeldRange& range, int64_t begin,
                     absl::Span<float> values, ShardKind kind);
+  // The same where they are; null where they have to be read.
+  const float* View(const HeldRange& range, int64_t begin, int64_t elements,
+                    ShardKind kind);
 
  protected:
   BufferId BufferOf(int unit, ShardKind kind) const;
@@ -47,6 +53,9 @@ class ShardReader {
   const TrainingPlan& plan_;
 
  private:
+  // What Read reads.
+  BufferId SourceOf(int unit, ShardKind kind) const;
+
   const int shard_;
   BufferReader& source_;
 };

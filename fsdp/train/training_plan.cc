@@ -65,23 +65,21 @@ int64_t MicroBatches(const DataSpec& data, int world_size) {
   return (data.batch_size() + run - 1) / run;
 }
 
-std::vector<BufferId> TrainingPlan::SavedBuffers() const {
-  std::vector<BufferId> saved = {state};
-  for (const UnitBuffers& unit : units) {
-    saved.push_back(unit.master != kNone ? unit.master : unit.compute);
-    if (unit.exp_avg != kNone) saved.push_back(unit.exp_avg);
-    if (unit.exp_avg_sq != kNone) saved.push_back(unit.exp_avg_sq);
-  }
-  return saved;
-}
-
 int64_t TrainingPlan::SnapshotBytes() const {
-  int64_t sum = 0;
-  for (BufferId id : SavedBuffers()) {
-    sum += (plan.graph.buffers[id].bytes + kSnapshotAlignment - 1) /
-           kSnapshotAlignment * kSnapshotAlignment;
+  int64_t elements = 0;
+  size_t dims = 1;
+  for (size_t u = 0; u < units.size(); ++u) {
+    const FlatParameter& flat = layout.units()[u].flat;
+    const int64_t kinds =
+        1 + (units[u].exp_avg != kNone) + (units[u].exp_avg_sq != kNone);
+    elements += kinds * flat.shard_numel;
+    for (const FlatMember& member : flat.members)
+      dims = std::max(dims, member.parameter->shape.size());
   }
-  return sum;
+  // A range of a tensor is at most 2 * dims - 1 boxes, each in a file of its
+  // own, whose data begin on a page of 4,096 bytes.
+  return elements * SizeOf(DType::kF32) +
+         (2 * static_cast<int64_t>(dims) - 1) * 4096;
 }
 
 absl::StatusOr<std::unique_ptr<TrainingPlan>> MakeTrainingPlan(

@@ -45,12 +45,9 @@ struct TrainingPlan {
   BufferId state = kNone;
   StepPlan plan;
 
-  // What outlives a step and cannot be made again, each once: StepState,
-  // masters (compute shards where there are none) and moments.
-  std::vector<BufferId> SavedBuffers() const;
-  // Host memory of a copy of them, each rounded up to kSnapshotAlignment bytes.
+  // Host memory of a copy of what checkpoints save, at most: masters (compute
+  // shards where there are none) and moments in FP32, as in the rank's files.
   int64_t SnapshotBytes() const;
-  static constexpr int64_t kSnapshotAlignment = 64;
   // That a rank takes when it trains; 0 when the config asks for no copy.
   int64_t snapshot_bytes = 0;
 };

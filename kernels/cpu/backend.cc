@@ -192,6 +192,8 @@ class CpuBackend final : public Backend {
                             int64_t bytes) override {
     return Copy(device, host, bytes);
   }
+  bool on_host() const override { return true; }
+
   absl::Status CopyToHost(void* host, const void* device,
                           int64_t bytes) override {
     return Copy(host, device, bytes);
