@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -138,7 +139,8 @@ class Chooser {
     budget_ = RecomputeBudget(request);
   }
 
-  absl::StatusOr<RecomputeChoice> Run(const std::string& times) {
+  absl::StatusOr<std::vector<RecomputeChoice>> Run(const std::string& times,
+                                                   size_t most) {
     if (budget_ == 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "shard.recompute is AUTO, but shard.memory_budget_bytes is 0 and the "
@@ -157,7 +159,10 @@ class Chooser {
       if (planned_.at(best).bytes > budget_) return NothingFits(best);
       SG_RETURN_IF_ERROR(Cheapen(&best));
     }
-    return Describe(best, times);
+    std::vector<RecomputeChoice> choices = {Describe(best, times)};
+    for (const Assignment& next : NextBest(best, most - 1))
+      choices.push_back(Describe(next, times));
+    return choices;
   }
 
  private:
@@ -256,6 +261,35 @@ class Chooser {
         best = &assignment;
     }
     return best == nullptr ? Assignment() : *best;
+  }
+
+  // How many units of each kind have each option.
+  std::vector<std::map<int, int>> Counts(const Assignment& assignment) const {
+    std::vector<std::map<int, int>> counts;
+    for (const Kind& kind : kinds_) {
+      std::map<int, int>& count = counts.emplace_back();
+      for (int unit : kind.units) ++count[assignment[unit]];
+    }
+    return counts;
+  }
+
+  // The fastest that fit behind `best`, each with other counts.
+  std::vector<Assignment> NextBest(const Assignment& best, size_t most) const {
+    std::vector<const Assignment*> fitting;
+    for (const auto& [assignment, figures] : planned_) {
+      if (Fits(assignment)) fitting.push_back(&assignment);
+    }
+    std::stable_sort(fitting.begin(), fitting.end(),
+                     [this](const Assignment* a, const Assignment* b) {
+                       return planned_.at(*a).seconds < planned_.at(*b).seconds;
+                     });
+    std::set<std::vector<std::map<int, int>>> known = {Counts(best)};
+    std::vector<Assignment> next;
+    for (const Assignment* assignment : fitting) {
+      if (next.size() == most) break;
+      if (known.insert(Counts(*assignment)).second) next.push_back(*assignment);
+    }
+    return next;
   }
 
   // Stage 1: what each option does to one unit of the kind.
@@ -459,7 +493,15 @@ int64_t RecomputeBudget(const PlanRequest& request) {
 absl::StatusOr<RecomputeChoice> ChooseRecompute(const PlanRequest& request,
                                                 const StepSeconds& seconds,
                                                 const std::string& times) {
-  return Chooser(request, seconds).Run(times);
+  SG_ASSIGN_OR_RETURN(std::vector<RecomputeChoice> choices,
+                      RankRecompute(request, seconds, times, 1));
+  return std::move(choices[0]);
+}
+
+absl::StatusOr<std::vector<RecomputeChoice>> RankRecompute(
+    const PlanRequest& request, const StepSeconds& seconds,
+    const std::string& times, size_t most) {
+  return Chooser(request, seconds).Run(times, most);
 }
 
 absl::StatusOr<std::string> RecomputeKey(const PlanRequest& request) {

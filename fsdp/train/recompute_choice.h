@@ -21,9 +21,11 @@
 #ifndef FSDP_TRAIN_RECOMPUTE_CHOICE_H_
 #define FSDP_TRAIN_RECOMPUTE_CHOICE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "fsdp/train/training_plan.h"
@@ -46,6 +48,11 @@ int64_t RecomputeBudget(const PlanRequest& request);
 absl::StatusOr<RecomputeChoice> ChooseRecompute(const PlanRequest& request,
                                                 const StepSeconds& seconds,
                                                 const std::string& times);
+// That one and the next best that were looked at and fit, `most` at most; what
+// differs only in which of like units it is for counts once.
+absl::StatusOr<std::vector<RecomputeChoice>> RankRecompute(
+    const PlanRequest& request, const StepSeconds& seconds,
+    const std::string& times, size_t most);
 
 // RecomputeChoice::key of a request; errors are those of planning.
 absl::StatusOr<std::string> RecomputeKey(const PlanRequest& request);

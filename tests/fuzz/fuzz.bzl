@@ -21,10 +21,12 @@ def fuzz_test(name, srcs, corpus, deps = []):
     cc_test(
         name = name,
         size = "small",
-        srcs = ["replay.cc"],
         args = ["tests/fuzz/" + corpus],
         data = native.glob([corpus + "/**"]),
-        deps = [name + "_lib"],
+        deps = [
+            name + "_lib",
+            ":replay",
+        ],
     )
 
     # Only with --config=fuzz, which brings the main function.

@@ -12,7 +12,7 @@ namespace shardgraph {
 namespace {
 
 // Enough where the same bits are expected, or only the batches differ.
-constexpr char kFewSteps[] = "run.steps=8";
+constexpr char kFewSteps[] = "run.steps=5";
 
 class ShardedParity : public ::testing::TestWithParam<const char*> {};
 

@@ -78,7 +78,7 @@ bool SkipsMesh(const char* model, int turn) {
   return !FullMatrix() && (model == kParityGpt2) != (turn % 2 == 0);
 }
 
-std::string Steps() { return FullMatrix() ? "run.steps=20" : "run.steps=8"; }
+std::string Steps() { return FullMatrix() ? "run.steps=20" : "run.steps=5"; }
 
 class StrategyParity : public ::testing::TestWithParam<const char*> {};
 
@@ -230,7 +230,7 @@ TEST_P(StrategyParity, FrozenParametersStay) {
   const std::string freeze = absl::StrCat("optimizer.frozen=", kFrozen);
   TrainingRunOptions options;
   const absl::StatusOr<TrainingRunResult> one = RunTraining(
-      ParityConfig(GetParam(), 12, {freeze, "run.steps=5"}), options);
+      ParityConfig(GetParam(), 12, {freeze, "run.steps=3"}), options);
   ASSERT_TRUE(one.ok()) << one.status();
   int turn = 0;
   for (const Mesh& mesh : Meshes(4)) {
@@ -242,7 +242,7 @@ TEST_P(StrategyParity, FrozenParametersStay) {
       std::vector<std::string> overrides = mesh.overrides;
       overrides.insert(
           overrides.end(),
-          {freeze, "run.steps=5", absl::StrCat("precision.compute=", compute)});
+          {freeze, "run.steps=3", absl::StrCat("precision.compute=", compute)});
       const absl::StatusOr<TrainingRunResult> run = RunTraining(
           ParityConfig(GetParam(), 12 / mesh.world / 3, overrides), options);
       ASSERT_TRUE(run.ok()) << run.status();

@@ -20,12 +20,14 @@ def _with_headers(headers, kwargs):
     )
 
 # What runs once, or waits for the engine, is optimised less, which shortens its
-# compile time. Tokenizers are not: they go through all the text there is.
+# compile time; but not what goes through all the text or all the bytes there are.
+_BUSY = ["fsdp/data", "fsdp/files", "tools/text"]
+
 def _source(kwargs):
     package = native.package_name()
     own = kwargs.get("copts")
     kwargs = _with_headers(_LIBRARY, kwargs)
-    if own or package == "tools/text" or not package.startswith(("tools/", "tests/")):
+    if own or package in _BUSY or not package.startswith(("fsdp/", "tools/", "tests/")):
         return kwargs
     return dict(
         kwargs,

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "fsdp/files/durable_file.h"
 #include "google/protobuf/text_format.h"
+#include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "tools/doctor/facts.h"
 #include "tools/plan/cost_model.h"
@@ -23,13 +27,17 @@ namespace {
 // Steps of a trial that are timed: as many as fit into its seconds.
 constexpr int64_t kFewestSteps = 3, kMostSteps = 8;
 constexpr double kTrialSeconds = 2;
-// The same of each that is run in turn with others.
-constexpr int64_t kFewestTurns = 4, kMostTurns = 16;
-constexpr double kTurnsSeconds = 12;  // of all
+// How many are ranked by the times of trials, and the first turns of those that
+// are run in turn.
+constexpr size_t kFinalists = 5;
+constexpr int64_t kFewestTurns = 6;
+// No more are run in turn than take about so long, with so many steps each.
+constexpr double kTurnsSeconds = 40;
+constexpr int64_t kStepsEach = 3 + 2 * kFewestTurns;
 // What all arenas may take together of the memory that this host has left.
 constexpr double kMemoryShare = 0.5;
 
-// Seconds of a step and the records of all ranks; on rank 0.
+// Seconds of a step; on rank 0 the records of all ranks.
 struct TrialTimes {
   double step_seconds = 0;
   std::vector<RankTrace> ranks;
@@ -79,7 +87,22 @@ struct Finalist {
   std::unique_ptr<TrainingPlan> plan;
   std::unique_ptr<Trial> trial;
   std::vector<double> seconds;  // of its steps, each that of the slowest rank
-  double median = 0;
+
+  double Median() const { return Sorted()[seconds.size() / 2]; }
+  // The mean of the faster half: a machine that others use is slow at times.
+  double Undisturbed() const {
+    const std::vector<double> sorted = Sorted();
+    const size_t half = (sorted.size() + 1) / 2;
+    return std::accumulate(sorted.begin(), sorted.begin() + half, 0.0) /
+           static_cast<double>(half);
+  }
+
+ private:
+  std::vector<double> Sorted() const {
+    std::vector<double> sorted = seconds;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted;
+  }
 };
 
 class Chooser {
@@ -94,28 +117,31 @@ class Chooser {
   absl::StatusOr<RecomputeChoice> Run() {
     // By the target's figures; each rank by itself, to the same end.
     SG_ASSIGN_OR_RETURN(
-        const RecomputeChoice by_target,
-        Choose(CostModel(request_.target),
-               absl::StrCat("the target ", request_.target.name())));
-    if (runtime_.on_gpu() || by_target.units().empty()) return by_target;
-    std::vector<RecomputeChoice> choices = {by_target};
-    std::set<std::string> known = {UnitsText(by_target)};
+        std::vector<RecomputeChoice> tried,
+        Rank(CostModel(request_.target),
+             absl::StrCat("the target ", request_.target.name()), 1));
+    if (runtime_.on_gpu() || tried[0].units().empty()) return tried[0];
+    std::set<std::string> known = {UnitsText(tried[0])};
     TrainConfig trial = With(RecomputeChoice());
     trial.mutable_shard()->set_recompute(FULL);
     SG_ASSIGN_OR_RETURN(const bool all_fits, Fits(trial));
-    SG_RETURN_IF_ERROR(Try(all_fits ? trial : With(by_target)));
+    SG_RETURN_IF_ERROR(Try(all_fits ? trial : With(tried[0])));
     for (int trials = 1;; ++trials) {
-      RecomputeChoice choice;
+      std::vector<RecomputeChoice> ranked;
       if (runtime_.rank() == 0) {
-        SG_ASSIGN_OR_RETURN(choice, Choose(Measured(), "this run's trials"));
+        SG_ASSIGN_OR_RETURN(ranked,
+                            Rank(Measured(), "this run's trials", kFinalists));
       }
-      SG_ASSIGN_OR_RETURN(choice, FromFirstRank(choice));
-      if (!known.insert(UnitsText(choice)).second) break;
-      choices.push_back(choice);
-      if (trials == kMaxTrials) break;
-      SG_RETURN_IF_ERROR(Try(With(choice)));
+      SG_ASSIGN_OR_RETURN(ranked, FromFirstRank(ranked));
+      const bool found = known.insert(UnitsText(ranked[0])).second;
+      if (!found || trials == kMaxTrials) {
+        std::reverse(tried.begin(), tried.end());
+        ranked.insert(ranked.end(), tried.begin(), tried.end());
+        return FastestOf(std::move(ranked));
+      }
+      tried.push_back(ranked[0]);
+      SG_RETURN_IF_ERROR(Try(With(ranked[0])));
     }
-    return FastestOf(std::move(choices));
   }
 
  private:
@@ -125,21 +151,32 @@ class Chooser {
     };
   }
 
-  absl::StatusOr<RecomputeChoice> Choose(const NodeSeconds& seconds,
-                                         const std::string& times) {
-    return ChooseRecompute(
+  absl::StatusOr<std::vector<RecomputeChoice>> Rank(const NodeSeconds& seconds,
+                                                    const std::string& times,
+                                                    size_t most) {
+    return RankRecompute(
         request_,
         [&](const TrainingPlan& plan) {
           return SecondsOfStep(plan, micro_batches_, seconds);
         },
-        times);
+        times, most);
   }
 
-  absl::StatusOr<RecomputeChoice> FromFirstRank(const RecomputeChoice& choice) {
-    SG_ASSIGN_OR_RETURN(const std::string bytes,
-                        runtime_.FromFirstRank(choice.SerializeAsString()));
-    RecomputeChoice first;
-    first.ParseFromString(bytes);
+  absl::StatusOr<std::vector<RecomputeChoice>> FromFirstRank(
+      const std::vector<RecomputeChoice>& choices) {
+    SG_ASSIGN_OR_RETURN(const std::string count,
+                        runtime_.FromFirstRank(absl::StrCat(choices.size())));
+    size_t number = 0;
+    SG_CHECK(absl::SimpleAtoi(count, &number)) << count;
+    std::vector<RecomputeChoice> first(number);
+    for (size_t i = 0; i < number; ++i) {
+      SG_ASSIGN_OR_RETURN(
+          const std::string bytes,
+          runtime_.FromFirstRank(i < choices.size()
+                                     ? choices[i].SerializeAsString()
+                                     : std::string()));
+      first[i].ParseFromString(bytes);
+    }
     return first;
   }
 
@@ -172,6 +209,7 @@ class Chooser {
     SG_ASSIGN_OR_RETURN(const auto plan, Plan(config));
     SG_ASSIGN_OR_RETURN(const TrialTimes times,
                         TimeSteps(config, *plan, runtime_));
+    step_seconds_ = times.step_seconds;
     if (runtime_.rank() != 0) return absl::OkStatus();
     cost_.Add(plan->plan, times.ranks);
     return Calibrate(*plan, times.step_seconds);
@@ -185,34 +223,56 @@ class Chooser {
     return absl::OkStatus();
   }
 
-  // How many of them, from the last one on, every host has memory for.
+  // How many of them, from the first one on, there is time for, and every host
+  // has memory for.
   absl::StatusOr<size_t> HowMany(const std::vector<Finalist>& finalists) {
     const doctor::MemoryFacts memory = doctor::GatherMemory();
     int64_t available = memory.available;
     if (memory.container_limit >= 0)
       available = std::min(available, memory.container_limit);
-    const double room = kMemoryShare * static_cast<double>(available) /
-                        runtime_.local_world_size();
-    double bytes = 0;
+    double room = kMemoryShare * static_cast<double>(available) /
+                  runtime_.local_world_size();
+    const int64_t most = std::max<int64_t>(
+        2, static_cast<int64_t>(kTurnsSeconds / (kStepsEach * step_seconds_)));
     int64_t mine = 0;
-    for (size_t i = finalists.size(); i-- > 0; ++mine) {
-      bytes += static_cast<double>(finalists[i].plan->plan.memory.arena_bytes);
-      if (bytes > room) break;
+    for (const Finalist& finalist : finalists) {
+      if (mine == most) break;
+      room -= static_cast<double>(finalist.plan->plan.memory.arena_bytes);
+      if (room < 0) break;
+      ++mine;
     }
-    SG_ASSIGN_OR_RETURN(const int64_t most, runtime_.Max(-mine));
-    return static_cast<size_t>(std::max<int64_t>(1, -most));
+    SG_ASSIGN_OR_RETURN(const int64_t least, runtime_.Max(-mine));
+    return static_cast<size_t>(std::max<int64_t>(1, -least));
   }
 
-  // Steps of all in turn.
+  // Steps of all in turn; then of the faster half alone, twice as many, and so
+  // on to the last two. Sorts them: the fastest first.
   absl::Status RunInTurn(std::vector<Finalist>& finalists) {
-    for (Finalist& finalist : finalists) {
+    // The first to be made gets the memory that trials before it have left in
+    // pieces, and is slower for it: that should not be the best one.
+    for (size_t i = finalists.size(); i-- > 0;) {
+      Finalist& finalist = finalists[i];
       SG_ASSIGN_OR_RETURN(
           finalist.trial,
           Trial::Create(finalist.config, *finalist.plan, runtime_, 0));
       SG_RETURN_IF_ERROR(finalist.trial->WarmUp());
     }
-    int64_t turns = kMostTurns;
-    double first = 0;
+    int64_t turns = 0;  // that have been taken
+    for (size_t count = finalists.size();; count = (count + 1) / 2) {
+      SG_RETURN_IF_ERROR(TakeTurns(absl::MakeSpan(finalists).first(count),
+                                   std::max(kFewestTurns, turns)));
+      turns = static_cast<int64_t>(finalists[0].seconds.size());
+      std::stable_sort(finalists.begin(), finalists.begin() + count,
+                       [](const Finalist& a, const Finalist& b) {
+                         return a.Undisturbed() < b.Undisturbed();
+                       });
+      if (count <= 2) break;
+    }
+    for (Finalist& finalist : finalists) finalist.trial = nullptr;
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeTurns(absl::Span<Finalist> finalists, int64_t turns) {
     for (int64_t turn = 0; turn < turns; ++turn) {
       for (size_t i = 0; i < finalists.size(); ++i) {
         // Another order in each turn: no one is always behind the same other.
@@ -221,42 +281,33 @@ class Chooser {
         SG_ASSIGN_OR_RETURN(const int64_t slowest,
                             runtime_.Max(static_cast<int64_t>(1e9 * mine)));
         finalist.seconds.push_back(1e-9 * static_cast<double>(slowest));
-        if (turn == 0) first += finalist.seconds.back();
       }
-      if (turn > 0) continue;
-      turns = std::clamp(static_cast<int64_t>(kTurnsSeconds / first),
-                         kFewestTurns, kMostTurns);
-    }
-    for (Finalist& finalist : finalists) {
-      finalist.trial = nullptr;
-      std::sort(finalist.seconds.begin(), finalist.seconds.end());
-      finalist.median = finalist.seconds[finalist.seconds.size() / 2];
     }
     return absl::OkStatus();
   }
 
+  // Of these, the best by what is known first.
   absl::StatusOr<RecomputeChoice> FastestOf(
       std::vector<RecomputeChoice> choices) {
     std::vector<Finalist> finalists;
+    std::set<std::string> known;
     for (RecomputeChoice& choice : choices) {
+      if (!known.insert(UnitsText(choice)).second) continue;
       Finalist& finalist = finalists.emplace_back();
       finalist.config = With(choice);
       finalist.choice = std::move(choice);
       SG_ASSIGN_OR_RETURN(finalist.plan, Plan(finalist.config));
     }
     SG_ASSIGN_OR_RETURN(const size_t count, HowMany(finalists));
-    finalists.erase(finalists.begin(), finalists.end() - count);
+    finalists.erase(finalists.begin() + count, finalists.end());
     SG_RETURN_IF_ERROR(RunInTurn(finalists));
-    std::stable_sort(finalists.begin(), finalists.end(),
-                     [](const Finalist& a, const Finalist& b) {
-                       return a.median < b.median;
-                     });
-    RecomputeChoice choice = finalists[0].choice;
+    std::vector<RecomputeChoice> choice = {finalists[0].choice};
     if (runtime_.rank() == 0) {
-      SG_RETURN_IF_ERROR(Calibrate(*finalists[0].plan, finalists[0].median));
-      SG_RETURN_IF_ERROR(SayTimes(finalists, &choice));
+      SG_RETURN_IF_ERROR(Calibrate(*finalists[0].plan, finalists[0].Median()));
+      SG_RETURN_IF_ERROR(SayTimes(finalists, &choice[0]));
     }
-    return FromFirstRank(choice);
+    SG_ASSIGN_OR_RETURN(choice, FromFirstRank(choice));
+    return std::move(choice[0]);
   }
 
   // Puts what the turns have shown into the fastest one's choice.
@@ -277,7 +328,7 @@ class Chooser {
       SG_ASSIGN_OR_RETURN(const double trial, SecondsOfTrial(*second.plan));
       *choice->mutable_runner_up() = second.choice.chosen();
       SG_RETURN_IF_ERROR(say(*second.plan,
-                             trial > 0 ? second.median / trial : 1,
+                             trial > 0 ? second.Median() / trial : 1,
                              choice->mutable_runner_up()));
     }
     TrainConfig config = With(RecomputeChoice());
@@ -292,6 +343,7 @@ class Chooser {
   Runtime& runtime_;
   const int64_t micro_batches_;
   MeasuredCost cost_;
+  double step_seconds_ = 1;  // of the last trial
 };
 
 }  // namespace

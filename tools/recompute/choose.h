@@ -17,11 +17,11 @@ namespace shardgraph {
 // Where recomputing nothing fits, that is it. On GPUs the target's figures
 // count. Otherwise some steps are run with everything recomputed and timed node
 // by node, a choice is made by those times and timed itself, until a choice
-// comes up again (at most kMaxTrials times). Then steps of all that came up,
-// and of what the target's figures would choose, are run in turn, as far as
-// this host has memory for them at once: the fastest is the choice, and what
-// its steps took is the time that it says. Rank 0 chooses. Errors are those of
-// ChooseRecompute.
+// comes up again (at most kMaxTrials times). Then steps of all that came up, of
+// the next best by those times and of what the target's figures would choose
+// are run in turn, as far as this host has memory for them at once: the fastest
+// is the choice, and what its steps took is the time that it says. Rank 0
+// chooses. Errors are those of ChooseRecompute.
 inline constexpr int kMaxTrials = 3;
 absl::StatusOr<RecomputeChoice> ChooseByTrials(const PlanRequest& request,
                                                Runtime& runtime);
