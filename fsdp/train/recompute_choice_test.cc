@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -126,6 +127,35 @@ TEST(ChooseRecompute, FitsAndCostsLessTheMoreThereIs) {
       EXPECT_EQ(before, fastest);
     }
   }
+}
+
+// The choice comes first, others that fit behind it, none of them twice.
+TEST(ChooseRecompute, RanksWhatFits) {
+  Request request(kLlama);
+  const int64_t least = With(request, FULL).first,
+                most = With(request, NONE).first;
+  const int64_t budget = (least + most) / 2;
+  const auto first = Choose(request, budget);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto ranked = RankRecompute(request.plan, Seconds, "the test", 4);
+  ASSERT_TRUE(ranked.ok()) << ranked.status();
+  ASSERT_EQ(ranked->size(), 4u);
+  EXPECT_EQ((*ranked)[0].SerializeAsString(), first->SerializeAsString());
+  std::set<std::string> known;
+  double before = 0;
+  for (const RecomputeChoice& choice : *ranked) {
+    EXPECT_LE(choice.chosen().arena_bytes(), budget);
+    EXPECT_GE(choice.chosen().step_seconds(), before);
+    before = choice.chosen().step_seconds();
+    EXPECT_TRUE(known.insert(choice.chosen().what()).second);
+    ApplyRecompute(choice, &request.config);
+    EXPECT_EQ(FiguresOf(request),
+              std::make_pair(choice.chosen().arena_bytes(), before));
+  }
+  request.Auto(most);
+  const auto free = RankRecompute(request.plan, Seconds, "the test", 4);
+  ASSERT_TRUE(free.ok()) << free.status();
+  EXPECT_EQ((*free)[0].units_size(), 0);
 }
 
 // No choice of options for the blocks is better, of all that there are.

@@ -30,9 +30,15 @@ std::string DataPath(absl::string_view path) {
   std::error_code error;
   const std::filesystem::path program =
       std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::string beside =
-      absl::StrCat(program.string(), ".runfiles/shardgraph/", path);
-  if (!error && std::filesystem::exists(beside, error)) return beside;
+  // In a test its own files: those beside a program may still be on their way
+  // there.
+  const char* const runfiles = std::getenv("RUNFILES_DIR");
+  for (const std::string& folder :
+       {runfiles == nullptr ? std::string() : std::string(runfiles),
+        error ? std::string() : absl::StrCat(program.string(), ".runfiles")}) {
+    const std::string there = absl::StrCat(folder, "/shardgraph/", path);
+    if (!folder.empty() && std::filesystem::exists(there, error)) return there;
+  }
   return std::string(path);
 }
 

@@ -14,7 +14,8 @@
 namespace shardgraph {
 
 // The folder of a path in the source tree ("proto/configs") as data of the
-// running program: beside it (PROGRAM.runfiles), or in the working directory.
+// running program: in RUNFILES_DIR, which tests have, beside it
+// (PROGRAM.runfiles), or in the working directory.
 std::string DataPath(absl::string_view path);
 
 // A preset by its name or a file by its path (relative to where the user typed
