@@ -90,6 +90,7 @@ absl::Status CheckpointReader::Open(const CheckpointTensor& tensor,
                        "damaged, or of another checkpoint"));
     }
     file = *std::move(opened);
+    file->ReleaseHeader();
   }
   source->file = file.get();
   source->entry = file->Find(tensor.name());

@@ -330,13 +330,20 @@ SafetensorsFile::~SafetensorsFile() {
 void SafetensorsFile::Release(const SafetensorsEntry& entry, int64_t begin,
                               int64_t end) const {
   if (begin >= end) return;
+  const char* const data = data_ + entry.begin;
+  ReleaseBytes(data + begin, data + end);
+}
+
+void SafetensorsFile::ReleaseBytes(const char* begin, const char* end) const {
   // Around a page that is looked at, Linux maps those of the same 64 KiB.
   constexpr uintptr_t kAround = 64 << 10;
-  const uintptr_t map = reinterpret_cast<uintptr_t>(map_),
-                  data = reinterpret_cast<uintptr_t>(data_) + entry.begin;
-  const uintptr_t first = std::max(map, (data + begin) / kAround * kAround),
-                  last = std::min(map + map_bytes_, (data + end + kAround - 1) /
-                                                        kAround * kAround);
+  const uintptr_t map = reinterpret_cast<uintptr_t>(map_);
+  const uintptr_t first = std::max(map, reinterpret_cast<uintptr_t>(begin) /
+                                            kAround * kAround),
+                  last = std::min(
+                      map + map_bytes_,
+                      (reinterpret_cast<uintptr_t>(end) + kAround - 1) /
+                          kAround * kAround);
   madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 

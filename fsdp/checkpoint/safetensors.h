@@ -68,9 +68,12 @@ class SafetensorsFile {
   }
   // The same of bytes [begin, end) of the tensor.
   void Release(const SafetensorsEntry& entry, int64_t begin, int64_t end) const;
+  // And of the header.
+  void ReleaseHeader() const { ReleaseBytes(map_, data_); }
 
  private:
   SafetensorsFile() = default;
+  void ReleaseBytes(const char* begin, const char* end) const;
 
   std::string path_;
   const char* map_ = nullptr;
