@@ -27,6 +27,13 @@ std::string ValueName(ValueId id) { return absl::StrCat("%", id); }
 
 }  // namespace
 
+Graph::Graph() = default;
+Graph::Graph(const Graph& other) = default;
+Graph::Graph(Graph&& other) noexcept = default;
+Graph& Graph::operator=(const Graph& other) = default;
+Graph& Graph::operator=(Graph&& other) noexcept = default;
+Graph::~Graph() = default;
+
 absl::string_view MemoryKindName(MemoryKind kind) {
   return kMemoryKindNames[static_cast<int>(kind)];
 }

@@ -139,6 +139,14 @@ struct Group {
 };
 
 struct Graph {
+  // Out of line: every file with a graph would compile them again.
+  Graph();
+  Graph(const Graph& other);
+  Graph(Graph&& other) noexcept;
+  Graph& operator=(const Graph& other);
+  Graph& operator=(Graph&& other) noexcept;
+  ~Graph();
+
   std::vector<Buffer> buffers;
   std::vector<Value> values;
   std::vector<Node> nodes;

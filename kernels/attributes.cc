@@ -1,6 +1,7 @@
 #include "kernels/attributes.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -8,6 +9,35 @@
 #include "kernels/check.h"
 
 namespace shardgraph {
+
+Attributes::Attributes() = default;
+Attributes::Attributes(const Attributes& other) = default;
+Attributes::Attributes(Attributes&& other) noexcept = default;
+Attributes& Attributes::operator=(const Attributes& other) = default;
+Attributes& Attributes::operator=(Attributes&& other) noexcept = default;
+Attributes::~Attributes() = default;
+
+bool operator==(const Attributes& a, const Attributes& b) {
+  return a.entries_ == b.entries_;
+}
+
+Attributes& Attributes::SetInt(absl::string_view name, int64_t value) {
+  return Set(name, value);
+}
+
+Attributes& Attributes::SetDouble(absl::string_view name, double value) {
+  return Set(name, value);
+}
+
+Attributes& Attributes::SetString(absl::string_view name,
+                                  absl::string_view value) {
+  return Set(name, std::string(value));
+}
+
+Attributes& Attributes::SetInts(absl::string_view name,
+                                std::vector<int64_t> value) {
+  return Set(name, std::move(value));
+}
 
 Attributes& Attributes::Set(absl::string_view name, Value value) {
   auto it = std::lower_bound(

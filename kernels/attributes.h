@@ -22,21 +22,20 @@ class Attributes {
   using Value =
       std::variant<int64_t, double, std::string, std::vector<int64_t>>;
 
-  Attributes() = default;
+  // Out of line: most files include this header, and each would compile what
+  // a variant takes.
+  Attributes();
+  Attributes(const Attributes& other);
+  Attributes(Attributes&& other) noexcept;
+  Attributes& operator=(const Attributes& other);
+  Attributes& operator=(Attributes&& other) noexcept;
+  ~Attributes();
 
   Attributes& Set(absl::string_view name, Value value);
-  Attributes& SetInt(absl::string_view name, int64_t value) {
-    return Set(name, Value(value));
-  }
-  Attributes& SetDouble(absl::string_view name, double value) {
-    return Set(name, Value(value));
-  }
-  Attributes& SetString(absl::string_view name, absl::string_view value) {
-    return Set(name, Value(std::string(value)));
-  }
-  Attributes& SetInts(absl::string_view name, std::vector<int64_t> value) {
-    return Set(name, Value(std::move(value)));
-  }
+  Attributes& SetInt(absl::string_view name, int64_t value);
+  Attributes& SetDouble(absl::string_view name, double value);
+  Attributes& SetString(absl::string_view name, absl::string_view value);
+  Attributes& SetInts(absl::string_view name, std::vector<int64_t> value);
 
   bool Has(absl::string_view name) const { return Find(name) != nullptr; }
   // The value, or `otherwise` when the attribute is absent. A value of another
@@ -54,9 +53,7 @@ class Attributes {
   // "epsilon=1e-05 transpose_b=1"; doubles with all their digits.
   std::string ToString() const;
 
-  friend bool operator==(const Attributes& a, const Attributes& b) {
-    return a.entries_ == b.entries_;
-  }
+  friend bool operator==(const Attributes& a, const Attributes& b);
 
  private:
   const Value* Find(absl::string_view name) const;

@@ -26,16 +26,9 @@ const absl::Status& AsStatus(const absl::StatusOr<T>& value) {
   return value.status();
 }
 
-// Null when `result` is OK, else the text of the failure.
-template <typename T>
-std::unique_ptr<std::string> CheckIsOk(const T& result, const char* what) {
-  const absl::Status& status = AsStatus(result);
-  if (status.ok()) [[likely]] {
-    return nullptr;
-  }
-  return std::make_unique<std::string>(std::string(what) +
-                                       " is OK: " + status.ToString());
-}
+// Null when `status` is OK, else the text of the failure.
+std::unique_ptr<std::string> CheckIsOk(const absl::Status& status,
+                                       const char* what);
 
 }  // namespace shardgraph::internal
 
@@ -65,10 +58,10 @@ std::unique_ptr<std::string> CheckIsOk(const T& result, const char* what) {
 #define SG_CONCAT_IMPL_(a, b) a##b
 
 // Aborts unless the absl::Status or absl::StatusOr is OK.
-#define SG_CHECK_OK(expression)                                            \
-  while (auto sg_failure_ =                                                \
-             ::shardgraph::internal::CheckIsOk((expression), #expression)) \
-  ::shardgraph::internal::FatalMessage(__FILE__, __LINE__, *sg_failure_)   \
+#define SG_CHECK_OK(expression)                                          \
+  while (auto sg_failure_ = ::shardgraph::internal::CheckIsOk(           \
+             ::shardgraph::internal::AsStatus(expression), #expression)) \
+  ::shardgraph::internal::FatalMessage(__FILE__, __LINE__, *sg_failure_) \
       .stream()
 
 #endif  // KERNELS_STATUS_MACROS_H_

@@ -89,6 +89,16 @@ Dims ContiguousStrides(absl::Span<const int64_t> shape) {
   return strides;
 }
 
+TensorType::TensorType(DType dtype, Dims shape)
+    : dtype(dtype), shape(shape), strides(ContiguousStrides(shape)) {}
+
+TensorType::TensorType(DType dtype, Dims shape, Dims strides)
+    : dtype(dtype), shape(shape), strides(strides) {}
+
+bool operator==(const TensorType& a, const TensorType& b) {
+  return a.dtype == b.dtype && a.shape == b.shape && a.strides == b.strides;
+}
+
 bool TensorType::contiguous() const {
   int64_t expected = 1;
   for (int i = rank() - 1; i >= 0; --i) {

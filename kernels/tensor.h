@@ -76,10 +76,8 @@ struct TensorType {
 
   TensorType() = default;
   // Contiguous.
-  TensorType(DType dtype, Dims shape)
-      : dtype(dtype), shape(shape), strides(ContiguousStrides(shape)) {}
-  TensorType(DType dtype, Dims shape, Dims strides)
-      : dtype(dtype), shape(shape), strides(strides) {}
+  TensorType(DType dtype, Dims shape);
+  TensorType(DType dtype, Dims shape, Dims strides);
 
   int rank() const { return static_cast<int>(shape.size()); }
   int64_t dim(int i) const { return shape[i < 0 ? i + shape.size() : i]; }
@@ -93,9 +91,7 @@ struct TensorType {
   // "BF16[2,128,256]{98304,768,1}".
   std::string ToString() const;
 
-  friend bool operator==(const TensorType& a, const TensorType& b) {
-    return a.dtype == b.dtype && a.shape == b.shape && a.strides == b.strides;
-  }
+  friend bool operator==(const TensorType& a, const TensorType& b);
 };
 
 // A typed view of memory that somebody else owns. `data` points at the first

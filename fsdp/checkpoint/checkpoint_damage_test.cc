@@ -15,6 +15,7 @@
 #include "fsdp/checkpoint/safetensors.h"
 #include "fsdp/files/durable_file.h"
 #include "gtest/gtest.h"
+#include "kernels/collective/store.h"
 
 namespace shardgraph {
 namespace {

@@ -18,6 +18,7 @@
 #include "fsdp/checkpoint/snapshot.h"
 #include "fsdp/files/durable_file.h"
 #include "gtest/gtest.h"
+#include "kernels/step_state.h"
 
 namespace shardgraph {
 namespace {

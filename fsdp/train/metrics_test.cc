@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "fsdp/files/json.h"
 #include "fsdp/train/metrics_jsonl.h"
 #include "fsdp/train/progress.h"
 #include "fsdp/train/tensorboard.h"
@@ -66,7 +67,7 @@ std::vector<Json> Lines(const std::string& path) {
   std::vector<Json> lines;
   for (const std::string& line : std::vector<std::string>(
            absl::StrSplit(ReadFile(path), '\n', absl::SkipEmpty()))) {
-    lines.push_back(Json::parse(line));
+    lines.push_back(ParseJson(line));
   }
   return lines;
 }

@@ -62,9 +62,11 @@ struct State {
   int thread = 0;
   unsigned syncs[1024] = {};  // __syncwarp calls passed by each thread.
 
-  std::vector<Shared> shared;        // Variables; the last is dynamic memory.
-  Shared* last_shared = nullptr;     // The one last accessed.
-  const char* live_begin = nullptr;  // The allocation last accessed.
+  std::vector<Shared> shared;          // Variables; the last is dynamic memory.
+  const char* shared_begin = nullptr;  // Of all variables; there are hundreds,
+  const char* shared_end = nullptr;    // and most addresses are none of theirs.
+  Shared* last_shared = nullptr;       // The one last accessed.
+  const char* live_begin = nullptr;    // The allocation last accessed.
   const char* live_end = nullptr;
   const void* pc = nullptr;
   std::set<std::tuple<const void*, int, Serial>> seen;
@@ -254,15 +256,21 @@ std::string Where(const char* p) {
     }
     return cells;
   }
-  for (Shared& s : g.shared) {
-    if (p >= s.begin && p < s.begin + s.bytes) {
-      *shared = true;
-      g.last_shared = &s;
-      return &s.cells[static_cast<size_t>(p - s.begin) / 2];
-    }
+  Shared& dynamic = g.shared.back();
+  const auto within = [p](const Shared& s) {
+    return p >= s.begin && p < s.begin + s.bytes;
+  };
+  Shared* found = within(dynamic) ? &dynamic : nullptr;
+  if (found == nullptr && p >= g.shared_begin && p < g.shared_end) {
+    const auto at = std::find_if(g.shared.begin(), g.shared.end(), within);
+    if (at != g.shared.end()) found = &*at;
+  }
+  if (found != nullptr) {
+    *shared = true;
+    g.last_shared = found;
+    return &found->cells[static_cast<size_t>(p - found->begin) / 2];
   }
   // Just past the dynamic shared memory: the red zone behind it.
-  const Shared& dynamic = g.shared.back();
   if (p >= dynamic.begin + dynamic.bytes &&
       p < dynamic.begin + dynamic.bytes + 256) {
     Report(kOutside, kind, p, 0);
@@ -381,6 +389,10 @@ void Reset(bool enabled, void (*report)(const std::string&)) {
   for (std::span<char> s : SharedVariables()) {
     g.shared.push_back(
         {s.data(), s.size(), std::vector<Cell>(s.size() / 2 + 1)});
+    const char* const end = s.data() + s.size();
+    if (g.shared_begin == nullptr || s.data() < g.shared_begin)
+      g.shared_begin = s.data();
+    if (end > g.shared_end) g.shared_end = end;
   }
   g.shared.push_back({});
   g.shared.back().cells.resize((256 << 10) / 2);

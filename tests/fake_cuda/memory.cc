@@ -178,6 +178,7 @@ std::string Memory::CheckRedZones() {
 #if defined(__SANITIZE_ADDRESS__)
   return "";  // AddressSanitizer reports the access itself.
 #endif
+  static const std::string& red = *new std::string(512, kRedZone);
   std::string report;
   const bool was_protected = protected_;
   Protect(false);
@@ -187,10 +188,11 @@ std::string Memory::CheckRedZones() {
       // At most the 512 bytes nearest to the memory: runs past them hit the
       // inaccessible page or other red bytes checked when memory is freed.
       char* ranges[2][2] = {
-          {std::max(a.pages, a.begin - 512), a.begin},
+          {std::max(a.pages, a.begin - red.size()), a.begin},
           {a.begin + a.bytes,
-           std::min(a.pages + a.page_bytes, a.begin + a.bytes + 512)}};
+           std::min(a.pages + a.page_bytes, a.begin + a.bytes + red.size())}};
       for (auto& range : ranges) {
+        if (memcmp(range[0], red.data(), range[1] - range[0]) == 0) continue;
         for (char* p = range[0]; p < range[1]; ++p) {
           if (static_cast<unsigned char>(*p) == kRedZone) continue;
           report += "write outside memory: " + Describe(p) + "\n";

@@ -306,8 +306,13 @@ INSTANTIATE_TEST_SUITE_P(Models, StrategyParity,
                            return info.index == 0 ? "Gpt2" : "Llama";
                          });
 
-float InjectedGradient(const Parameter& parameter, int64_t element) {
-  return RandomNormal(MakeRandomKey(1, HashName(parameter.name)), element);
+// Of each element of `parameter`.
+std::vector<float> InjectedGradient(const Parameter& parameter) {
+  const RandomKey key = MakeRandomKey(1, HashName(parameter.name));
+  std::vector<float> gradient(parameter.numel());
+  for (size_t i = 0; i < gradient.size(); ++i)
+    gradient[i] = RandomNormal(key, i);
+  return gradient;
 }
 
 // Each element counts once: no padding (here not a number), no replicas.
@@ -326,21 +331,18 @@ TEST(StrategyNorm, OfInjectedGradientsIsThatOfOneRank) {
         const FlatParameter& flat = plan.layout.units()[u].flat;
         std::vector<float> shard(flat.shard_numel,
                                  std::numeric_limits<float>::quiet_NaN());
+        std::vector<std::vector<float>> gradients;
+        for (const FlatMember& member : flat.members)
+          gradients.push_back(InjectedGradient(*member.parameter));
         for (const MemberPiece& piece :
              flat.PiecesOf(rank % plan.groups.shard)) {
-          for (int64_t i = 0; i < piece.elements; ++i) {
-            shard[piece.shard_begin + i] = InjectedGradient(
-                *flat.members[piece.member].parameter, piece.member_begin + i);
-          }
+          std::copy_n(gradients[piece.member].begin() + piece.member_begin,
+                      piece.elements, shard.begin() + piece.shard_begin);
         }
         SG_CHECK_OK(executor.WriteBuffer(plan.units[u].gradient, 0,
                                          shard.data(), 4 * shard.size()));
-        if (rank > 0) continue;
-        for (const FlatMember& member : flat.members) {
-          for (int64_t i = 0; i < member.parameter->numel(); ++i) {
-            squares += std::pow(
-                static_cast<double>(InjectedGradient(*member.parameter, i)), 2);
-          }
+        for (const std::vector<float>& gradient : gradients) {
+          for (const double value : gradient) squares += value * value;
         }
       }
       StepState state;

@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/files/json.h"
 #include "graph/builder.h"
 #include "gtest/gtest.h"
 #include "kernels/status_macros.h"
@@ -90,7 +91,7 @@ TEST(PlanProgram, ExitStatus) {
 }
 
 TEST(PlanJson, KeysAndFigures) {
-  const Json json = Json::parse(PlanOf(
+  const Json json = ParseJson(PlanOf(
       {"--config=quickstart", "--world_size=2", "--target=cpu_avx2",
        "--format=json", "data.batch_size=16", "data.micro_batch_size=2"}));
   for (const char* key : {"units", "memory", "communication", "nodes", "events",
@@ -173,7 +174,7 @@ TEST(PlanJson, BytesOfEveryStrategyByFormula) {
       args.push_back(absl::StrCat("shard.shard_group_size=", c.shard));
     if (c.reshard > 0)
       args.push_back(absl::StrCat("shard.reshard_group_size=", c.reshard));
-    const Json json = Json::parse(PlanOf(args));
+    const Json json = ParseJson(PlanOf(args));
     int64_t shards = 0, once = 0;
     for (const Json& unit : json["units"]) {
       const int64_t numel = unit["shard_numel"];
@@ -222,7 +223,7 @@ TEST(PlanJson, BytesOfEveryStrategyByFormula) {
 }
 
 TEST(PlanJson, FrozenParametersHaveNeitherGradientNorState) {
-  const Json json = Json::parse(
+  const Json json = ParseJson(
       PlanOf({"--config=quickstart", "--world_size=2", "--target=cpu_avx2",
               "--format=json", "data.micro_batch_size=2",
               "optimizer.frozen=.*(mlp|embed_tokens).*"}));
@@ -272,7 +273,7 @@ TEST(PlanJson, BytesOfReductionsByFormula) {
             absl::StrCat("precision.reduce=", rounds ? "BF16" : "FP32")};
         if (std::string(c.strategy) == "HYBRID")
           args.push_back("shard.shard_group_size=2");
-        const Json json = Json::parse(PlanOf(args));
+        const Json json = ParseJson(PlanOf(args));
         int64_t shards = 0;
         for (const Json& unit : json["units"])
           shards += unit["shard_numel"].get<int64_t>();
@@ -305,10 +306,10 @@ TEST(PlanJson, BytesOfReductionsByFormula) {
 TEST(PlanJson, RecomputationIsNoModelWork) {
   const std::vector<std::string> args = {"--config=quickstart",
                                          "--format=json"};
-  const Json none = Json::parse(PlanOf(args));
+  const Json none = ParseJson(PlanOf(args));
   std::vector<std::string> full_args = args;
   full_args.push_back("shard.recompute=FULL");
-  const Json full = Json::parse(PlanOf(full_args));
+  const Json full = ParseJson(PlanOf(full_args));
   EXPECT_EQ(none["flops"], full["flops"]);
   EXPECT_LT(none["executed_flops"], full["executed_flops"]);
   EXPECT_NE(none["hash"], full["hash"]);
@@ -328,12 +329,12 @@ std::string SmallTarget(int64_t memory_bytes) {
 TEST(PlanRecompute, AutoIsWhatItSays) {
   std::vector<std::string> args = {"--config=quickstart", "--format=json",
                                    "data.micro_batch_size=8"};
-  const Json none = Json::parse(PlanOf(args));
+  const Json none = ParseJson(PlanOf(args));
   const int64_t arena = none["memory"]["arena_bytes"];
   EXPECT_FALSE(none.contains("recompute"));
   args.push_back("shard.recompute=AUTO");
   args.push_back(absl::StrCat("shard.memory_budget_bytes=", arena - 1));
-  const Json chosen = Json::parse(PlanOf(args));
+  const Json chosen = ParseJson(PlanOf(args));
   const Json& recompute = chosen["recompute"];
   EXPECT_EQ(recompute["budget_bytes"], arena - 1);
   EXPECT_EQ(recompute["none"]["arena_bytes"], arena);
@@ -355,7 +356,7 @@ TEST(PlanRecompute, AutoIsWhatItSays) {
 
 TEST(PlanFit, SaysWhatWouldFit) {
   const auto plan = [](int64_t memory_bytes) {
-    return Json::parse(
+    return ParseJson(
         PlanOf({"--config=quickstart", "--format=json",
                 absl::StrCat("--target=", SmallTarget(memory_bytes)),
                 "data.micro_batch_size=8"}));
@@ -373,9 +374,9 @@ TEST(PlanFit, SaysWhatWouldFit) {
     settings.insert(setting["settings"].get<std::string>());
     EXPECT_LT(setting["arena_bytes"], arena);
     const Json again =
-        Json::parse(PlanOf({"--config=quickstart", "--format=json",
-                            absl::StrCat("--target=", SmallTarget(arena)),
-                            "data.micro_batch_size=8", setting["settings"]}));
+        ParseJson(PlanOf({"--config=quickstart", "--format=json",
+                          absl::StrCat("--target=", SmallTarget(arena)),
+                          "data.micro_batch_size=8", setting["settings"]}));
     EXPECT_EQ(again["memory"]["arena_bytes"], setting["arena_bytes"]);
   }
   EXPECT_EQ(settings, (std::set<std::string>{"shard.recompute=FULL",
@@ -416,7 +417,7 @@ TEST(PlanText, SaysWhichKernelsAttentionTakes) {
         << text;
     std::vector<std::string> json_args = args;
     json_args.push_back("--format=json");
-    const Json json = Json::parse(PlanOf(json_args));
+    const Json json = ParseJson(PlanOf(json_args));
     ASSERT_EQ(json["attention"].size(), 2u);
     for (const Json& kernels : json["attention"]) {
       EXPECT_EQ(kernels["cudnn"], bf16);
