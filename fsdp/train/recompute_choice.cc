@@ -77,10 +77,13 @@ std::string PatternOf(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (!pattern.empty()) pattern.push_back('|');
     for (const char c : name) {
-      const bool plain =
-          std::isalnum(static_cast<unsigned char>(c)) || c == '_';
-      absl::StrAppend(&pattern, plain ? "" : "[", std::string(1, c),
-                      plain ? "" : "]");
+      if (std::isalnum(static_cast<unsigned char>(c)) || c == '_') {
+        pattern.push_back(c);
+      } else if (c == '^' || c == ']' || c == '\\') {
+        absl::StrAppend(&pattern, "\\", std::string(1, c));
+      } else {  // easier to read in a text file than a backslash
+        absl::StrAppend(&pattern, "[", std::string(1, c), "]");
+      }
     }
   }
   return pattern;

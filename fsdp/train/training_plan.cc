@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/files/durable_file.h"
 #include "graph/fusion.h"
 #include "kernels/internal_error.h"
 #include "kernels/status_macros.h"
@@ -77,9 +78,9 @@ int64_t TrainingPlan::SnapshotBytes() const {
       dims = std::max(dims, member.parameter->shape.size());
   }
   // A range of a tensor is at most 2 * dims - 1 boxes, each in a file of its
-  // own, whose data begin on a page of 4,096 bytes.
+  // own, whose data begin on a page.
   return elements * SizeOf(DType::kF32) +
-         (2 * static_cast<int64_t>(dims) - 1) * 4096;
+         (2 * static_cast<int64_t>(dims) - 1) * DurableFile::kPage;
 }
 
 absl::StatusOr<std::unique_ptr<TrainingPlan>> MakeTrainingPlan(

@@ -79,12 +79,4 @@ bool RunAsRank(int argc, char** argv,
   return true;
 }
 
-double MedianOf(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half]
-                                : (values[half - 1] + values[half]) / 2;
-}
-
 }  // namespace shardgraph

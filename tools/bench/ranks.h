@@ -5,7 +5,6 @@
 
 #include <map>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
@@ -28,9 +27,6 @@ absl::StatusOr<nlohmann::json> RunOnRanks(const std::string& task,
 // In a rank's process: true when this is one, with its exit status.
 bool RunAsRank(int argc, char** argv,
                const std::map<std::string, RankTask>& tasks, int* exit_status);
-
-// Of measured figures; 0 of none.
-double MedianOf(std::vector<double> values);
 
 }  // namespace shardgraph
 

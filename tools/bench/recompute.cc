@@ -35,6 +35,7 @@
 #include "tools/program/program.h"
 #include "tools/recompute/choose.h"
 #include "tools/recompute/trial.h"
+#include "tools/trace/median.h"
 
 namespace shardgraph {
 namespace {
@@ -163,10 +164,8 @@ class Bench {
     for (int64_t round = 0; round < rounds; ++round) {
       for (size_t i = 0; i < count; ++i) {
         Variant& variant = number(i + round);
-        SG_ASSIGN_OR_RETURN(const double mine, variant.trial->Step());
-        SG_ASSIGN_OR_RETURN(const int64_t slower,
-                            runtime_.Max(static_cast<int64_t>(1e9 * mine)));
-        variant.seconds.push_back(1e-9 * static_cast<double>(slower));
+        SG_ASSIGN_OR_RETURN(variant.seconds.emplace_back(),
+                            variant.trial->Step());
       }
     }
     for (Variant& variant : variants_) variant.trial = nullptr;

@@ -40,6 +40,7 @@
 #include "tools/program/flags.h"
 #include "tools/program/program.h"
 #include "tools/recompute/trial.h"
+#include "tools/trace/median.h"
 
 namespace shardgraph {
 namespace {

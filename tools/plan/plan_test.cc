@@ -490,6 +490,19 @@ TEST(CostModel, MaximumOfComputeAndMemory) {
   EXPECT_DOUBLE_EQ(seconds(graph, graph.nodes[3]), 2 * 300 / 10.0 + 0.5);
 }
 
+TEST(Print, Strategy) {
+  ShardSpec shard;
+  EXPECT_EQ(PrintStrategy(shard), "FULL_SHARD");
+  shard.set_reshard_group_size(2);
+  EXPECT_EQ(PrintStrategy(shard), "FULL_SHARD resharded to groups of 2");
+  shard.set_strategy(HYBRID);
+  shard.set_shard_group_size(8);
+  EXPECT_EQ(PrintStrategy(shard),
+            "HYBRID in groups of 8 resharded to groups of 2");
+  shard.clear_reshard_group_size();
+  EXPECT_EQ(PrintStrategy(shard), "HYBRID in groups of 8");
+}
+
 TEST(Print, Units) {
   EXPECT_EQ(PrintBytes(0), "0 B");
   EXPECT_EQ(PrintBytes(1023), "1023 B");

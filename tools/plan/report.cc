@@ -74,6 +74,16 @@ absl::StatusOr<PlanReport> MakeReport(const std::string& config_name,
   return report;
 }
 
+std::string PrintStrategy(const ShardSpec& shard) {
+  std::string text = ShardStrategy_Name(shard.strategy());
+  if (shard.strategy() == HYBRID)
+    absl::StrAppend(&text, " in groups of ", shard.shard_group_size());
+  if (shard.reshard_group_size() != 0)
+    absl::StrAppend(&text, " resharded to groups of ",
+                    shard.reshard_group_size());
+  return text;
+}
+
 std::string PrintBytes(double bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   int unit = 0;

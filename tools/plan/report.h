@@ -71,6 +71,8 @@ std::string JsonReport(const PlanReport& report);
 // A picture of one micro-batch and the update: one row a lane, memory below.
 std::string SvgReport(const PlanReport& report);
 
+// "FULL_SHARD", "HYBRID in groups of 8", "FULL_SHARD resharded to groups of 2".
+std::string PrintStrategy(const ShardSpec& shard);
 // "1.50 GiB", "317 B".
 std::string PrintBytes(double bytes);
 // "12,345,678".

@@ -165,7 +165,7 @@ class Picture {
     Text(
         20, 30,
         absl::StrFormat("%s: %s over %d rank%s", report_.config_name,
-                        ShardStrategy_Name(report_.config->shard().strategy()),
+                        PrintStrategy(report_.config->shard()),
                         report_.world_size, report_.world_size == 1 ? "" : "s"),
         "font-size=\"18\" font-weight=\"bold\"");
     const LaneUse& compute = report_.lanes[0];

@@ -81,7 +81,7 @@ std::string Head(const PlanReport& report) {
       "%s: %s parameters, %s over %d rank%s, %s, target %s\n"
       "a step: %d sequences of %d tokens in %d micro-batch%s of %d per rank\n",
       report.config_name, PrintCount(report.plan->model->numel()),
-      ShardStrategy_Name(config.shard().strategy()), report.world_size,
+      PrintStrategy(config.shard()), report.world_size,
       report.world_size == 1 ? "" : "s",
       Dtype_Name(config.precision().compute()), report.target.name(),
       data.batch_size(), data.sequence_length(), report.micro_batches,

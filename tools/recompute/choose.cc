@@ -19,6 +19,7 @@
 #include "tools/plan/step_time.h"
 #include "tools/recompute/trial.h"
 #include "tools/trace/measured_cost.h"
+#include "tools/trace/median.h"
 #include "tools/trace/rank_trace.h"
 
 namespace shardgraph {
@@ -52,10 +53,7 @@ absl::StatusOr<TrialTimes> TimeSteps(const TrainConfig& config,
   std::vector<double> seconds;
   int64_t steps = kMostSteps;
   for (int64_t step = 0; step < steps; ++step) {
-    SG_ASSIGN_OR_RETURN(const double mine, trial->Step());
-    SG_ASSIGN_OR_RETURN(const int64_t slowest,
-                        runtime.Max(static_cast<int64_t>(1e9 * mine)));
-    seconds.push_back(1e-9 * static_cast<double>(slowest));
+    SG_ASSIGN_OR_RETURN(seconds.emplace_back(), trial->Step());
     if (step == 0) {
       steps = std::clamp(static_cast<int64_t>(kTrialSeconds / seconds[0]),
                          kFewestSteps, kMostSteps);
@@ -65,8 +63,7 @@ absl::StatusOr<TrialTimes> TimeSteps(const TrainConfig& config,
       const std::vector<std::string> packed,
       runtime.Collect(PackTrace(TakeTrace(trial->recorder(), runtime.rank()))));
   TrialTimes times;
-  std::sort(seconds.begin(), seconds.end());
-  times.step_seconds = seconds[seconds.size() / 2];
+  times.step_seconds = MedianOf(seconds);
   for (const std::string& bytes : packed) {
     SG_ASSIGN_OR_RETURN(times.ranks.emplace_back(), UnpackTrace(bytes));
   }
@@ -86,22 +83,15 @@ struct Finalist {
   TrainConfig config;
   std::unique_ptr<TrainingPlan> plan;
   std::unique_ptr<Trial> trial;
-  std::vector<double> seconds;  // of its steps, each that of the slowest rank
+  std::vector<double> seconds;  // of its steps
 
-  double Median() const { return Sorted()[seconds.size() / 2]; }
   // The mean of the faster half: a machine that others use is slow at times.
   double Undisturbed() const {
-    const std::vector<double> sorted = Sorted();
+    std::vector<double> sorted = seconds;
+    std::sort(sorted.begin(), sorted.end());
     const size_t half = (sorted.size() + 1) / 2;
     return std::accumulate(sorted.begin(), sorted.begin() + half, 0.0) /
            static_cast<double>(half);
-  }
-
- private:
-  std::vector<double> Sorted() const {
-    std::vector<double> sorted = seconds;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted;
   }
 };
 
@@ -277,10 +267,8 @@ class Chooser {
       for (size_t i = 0; i < finalists.size(); ++i) {
         // Another order in each turn: no one is always behind the same other.
         Finalist& finalist = finalists[(i + turn) % finalists.size()];
-        SG_ASSIGN_OR_RETURN(const double mine, finalist.trial->Step());
-        SG_ASSIGN_OR_RETURN(const int64_t slowest,
-                            runtime_.Max(static_cast<int64_t>(1e9 * mine)));
-        finalist.seconds.push_back(1e-9 * static_cast<double>(slowest));
+        SG_ASSIGN_OR_RETURN(finalist.seconds.emplace_back(),
+                            finalist.trial->Step());
       }
     }
     return absl::OkStatus();
@@ -303,7 +291,8 @@ class Chooser {
     SG_RETURN_IF_ERROR(RunInTurn(finalists));
     std::vector<RecomputeChoice> choice = {finalists[0].choice};
     if (runtime_.rank() == 0) {
-      SG_RETURN_IF_ERROR(Calibrate(*finalists[0].plan, finalists[0].Median()));
+      SG_RETURN_IF_ERROR(
+          Calibrate(*finalists[0].plan, MedianOf(finalists[0].seconds)));
       SG_RETURN_IF_ERROR(SayTimes(finalists, &choice[0]));
     }
     SG_ASSIGN_OR_RETURN(choice, FromFirstRank(choice));
@@ -328,7 +317,7 @@ class Chooser {
       SG_ASSIGN_OR_RETURN(const double trial, SecondsOfTrial(*second.plan));
       *choice->mutable_runner_up() = second.choice.chosen();
       SG_RETURN_IF_ERROR(say(*second.plan,
-                             trial > 0 ? second.Median() / trial : 1,
+                             trial > 0 ? MedianOf(second.seconds) / trial : 1,
                              choice->mutable_runner_up()));
     }
     TrainConfig config = With(RecomputeChoice());

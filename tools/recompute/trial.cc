@@ -92,7 +92,10 @@ absl::StatusOr<double> Trial::Step() {
   if (recorder_ != nullptr) recorder_->Start(static_cast<int32_t>(step_));
   SG_ASSIGN_OR_RETURN(const StepMetrics metrics, trainer_->Step(step_++));
   if (recorder_ != nullptr) recorder_->Stop();
-  return metrics.step_seconds;
+  SG_ASSIGN_OR_RETURN(
+      const int64_t slowest,
+      runtime_.Max(static_cast<int64_t>(1e9 * metrics.step_seconds)));
+  return 1e-9 * static_cast<double>(slowest);
 }
 
 }  // namespace shardgraph

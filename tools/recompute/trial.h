@@ -38,8 +38,8 @@ class Trial {
   // Steps that are not yet as the others: the eager one, and two to settle.
   // Collective.
   absl::Status WarmUp();
-  // One step on all ranks, which start together: seconds of this one.
-  // Collective.
+  // One step on all ranks, which start together: seconds that the slowest one
+  // took, the same on all. Collective.
   absl::StatusOr<double> Step();
 
   int64_t micro_batches() const { return micro_batches_; }

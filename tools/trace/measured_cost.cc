@@ -7,6 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/op.h"
 #include "kernels/op_table.h"
+#include "tools/trace/median.h"
 
 namespace shardgraph {
 namespace {
@@ -39,12 +40,7 @@ MeasuredCost::MeasuredCost(const TargetSpec& target)
     : model_(CostModel(target)) {}
 
 double MeasuredCost::Samples::Median() const {
-  if (median < 0) {
-    std::vector<double> sorted = seconds;
-    const auto middle = sorted.begin() + sorted.size() / 2;
-    std::nth_element(sorted.begin(), middle, sorted.end());
-    median = *middle;
-  }
+  if (median < 0) median = MedianOf(seconds);
   return median;
 }
 
