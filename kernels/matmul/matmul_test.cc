@@ -165,6 +165,10 @@ std::vector<OpCase> Cases() {
     OpCase gradient = MatmulCase(dtype, {20, 24, 1000}, true, false);
     Accumulate(&gradient, TensorType(DType::kF32, {20, 24}));
     cases.push_back(gradient);
+    // Several blocks of rows and of columns at once.
+    OpCase blocks = MatmulCase(dtype, {70, 131, 20}, false, true);
+    AddBias(&blocks, dtype, 131);
+    cases.push_back(blocks);
     OpCase empty = MatmulCase(dtype, {4, 5, 0}, false, false);
     Accumulate(&empty, TensorType(DType::kF32, {4, 5}));
     cases.push_back(empty);
