@@ -95,8 +95,8 @@ class Placer {
       int num_candidates = 0;
       for (size_t i = block; i < end; ++i) {
         candidates[num_candidates] = static_cast<int32_t>(i);
-        num_candidates += (placed_spans_[i].release >= span.begin) &
-                          (span.release >= placed_spans_[i].begin);
+        num_candidates += int{placed_spans_[i].release >= span.begin} &
+                          int{span.release >= placed_spans_[i].begin};
       }
       tests_ += static_cast<int64_t>(end - block) + 4 * num_candidates;
       for (int c = 0; c < num_candidates; ++c) {

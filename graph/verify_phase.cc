@@ -342,7 +342,8 @@ class PhaseVerifier {
       absl::Status status;
       arena_.ForEach(offset + value.begin(), offset + value.end(),
                      Tenancy{value.buffer},
-                     [&](int64_t from, int64_t to, const Tenancy& state) {
+                     [&, name = name](int64_t from, int64_t to,
+                                      const Tenancy& state) {
                        if (!status.ok() || state.buffer == value.buffer) return;
                        status = Error(absl::StrCat(
                            "of the phase: output ", name, " has lost ",

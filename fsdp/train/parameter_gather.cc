@@ -15,7 +15,6 @@ ParameterGather::ParameterGather(
     const std::vector<UnitId>& units, bool backward)
     : builder_(builder),
       layout_(layout),
-      spec_(spec),
       recompute_(recompute),
       dtype_(dtype),
       parameters_(parameters),

@@ -78,7 +78,6 @@ class ParameterGather final : public ParameterSource {
 
   GraphBuilder* builder_;
   const ShardLayout& layout_;
-  const ShardSpec& spec_;
   const RecomputePolicy& recompute_;
   DType dtype_;
   const std::vector<BufferId>& parameters_;

@@ -16,8 +16,6 @@
 namespace shardgraph {
 namespace {
 
-constexpr DType kF64 = DType::kF64;
-
 Attributes Ints(
     std::initializer_list<std::pair<absl::string_view, int64_t>> entries) {
   Attributes attributes;

@@ -99,8 +99,12 @@ struct TransposedPanels {
 void Transpose(const Panels& panels, int64_t n, int64_t width, float factor,
                TransposedPanels* transposed) {
   typedef float Float4 __attribute__((vector_size(16), aligned(4), may_alias));
-  typedef int32_t Int4 __attribute__((vector_size(16)));
-  const Int4 low = {0, 4, 1, 5}, high = {2, 6, 3, 7};
+  const auto low = [](Float4 a, Float4 b) {
+    return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  };
+  const auto high = [](Float4 a, Float4 b) {
+    return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  };
   // Four by four; rows and columns behind the end are there.
   for (int64_t d = 0; d < width; d += 4) {
     const float* from = panels.data + d / kPanel * kPanelStride + d % kPanel;
@@ -109,17 +113,17 @@ void Transpose(const Panels& panels, int64_t n, int64_t width, float factor,
       for (int k = 0; k < 4; ++k)
         row[k] =
             *reinterpret_cast<const Float4*>(from + (i + k) * kPanel) * factor;
-      const Float4 w = __builtin_shuffle(row[0], row[2], low);
-      const Float4 x = __builtin_shuffle(row[0], row[2], high);
-      const Float4 y = __builtin_shuffle(row[1], row[3], low);
-      const Float4 z = __builtin_shuffle(row[1], row[3], high);
+      const Float4 w = low(row[0], row[2]);
+      const Float4 x = high(row[0], row[2]);
+      const Float4 y = low(row[1], row[3]);
+      const Float4 z = high(row[1], row[3]);
       Float4* const to = reinterpret_cast<Float4*>(
           transposed->data + i / kPanel * TransposedPanels::kStride +
           d * kPanel + i % kPanel);
-      to[0] = __builtin_shuffle(w, y, low);
-      to[kPanel / 4] = __builtin_shuffle(w, y, high);
-      to[2 * kPanel / 4] = __builtin_shuffle(x, z, low);
-      to[3 * kPanel / 4] = __builtin_shuffle(x, z, high);
+      to[0] = low(w, y);
+      to[kPanel / 4] = high(w, y);
+      to[2 * kPanel / 4] = low(x, z);
+      to[3 * kPanel / 4] = high(x, z);
     }
   }
 }

@@ -42,7 +42,8 @@ SG_VECTOR_INLINE Vector LoadVector(const float* data) {
   return *reinterpret_cast<const VectorInMemory*>(data);
 }
 SG_VECTOR_INLINE Vector LoadVector(const uint16_t* data) {
-#if defined(__AVX2__) && !defined(__AVX512F__)  // better than GCC's conversion
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__clang__)
+  // Better than GCC's conversion.
   typedef int16_t Short8 __attribute__((vector_size(16)));
   Short8 bits;
   std::memcpy(&bits, data, sizeof(bits));

@@ -4,6 +4,7 @@
 // sums that leave the tiles between blocks of k return unchanged.
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "kernels/matmul/amx.h"
 #include "kernels/matmul/gemm_store.h"
@@ -25,7 +26,6 @@ constexpr int64_t kStride = kBlockDepth + kDepth;
 static_assert(kGemmMaxRows % kRows == 0);
 
 typedef uint32_t Dwords __attribute__((vector_size(64)));
-typedef int32_t Index __attribute__((vector_size(64)));
 typedef uint16_t Words __attribute__((vector_size(32)));
 
 int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -42,29 +42,29 @@ SG_VECTOR_INLINE void Pair(const uint16_t* even, const uint16_t* odd,
 }
 
 // Exchanges blocks of kStep x kStep of the 16 x 16 matrix.
-template <int kStep>
-SG_VECTOR_INLINE void TransposeStep(Dwords* rows) {
-  Index low, high;
-#pragma GCC unroll 16
-  for (int l = 0; l < kTile; ++l) {
-    low[l] = (l & kStep) != 0 ? kTile + l - kStep : l;
-    high[l] = (l & kStep) != 0 ? kTile + l : l + kStep;
-  }
+template <int kStep, int... kLane>
+SG_VECTOR_INLINE void TransposeStep(Dwords* rows,
+                                    std::integer_sequence<int, kLane...>) {
 #pragma GCC unroll 16
   for (int i = 0; i < kTile; ++i) {
     if ((i & kStep) != 0) continue;
     const Dwords upper = rows[i];
     const Dwords lower = rows[i + kStep];
-    rows[i] = __builtin_shuffle(upper, lower, low);
-    rows[i + kStep] = __builtin_shuffle(upper, lower, high);
+    rows[i] = __builtin_shufflevector(
+        upper, lower,
+        ((kLane & kStep) != 0 ? kTile + kLane - kStep : kLane)...);
+    rows[i + kStep] = __builtin_shufflevector(
+        upper, lower,
+        ((kLane & kStep) != 0 ? kTile + kLane : kLane + kStep)...);
   }
 }
 
 SG_VECTOR_INLINE void Transpose(Dwords* rows) {
-  TransposeStep<8>(rows);
-  TransposeStep<4>(rows);
-  TransposeStep<2>(rows);
-  TransposeStep<1>(rows);
+  constexpr std::make_integer_sequence<int, kTile> lanes;
+  TransposeStep<8>(rows, lanes);
+  TransposeStep<4>(rows, lanes);
+  TransposeStep<2>(rows, lanes);
+  TransposeStep<1>(rows, lanes);
 }
 
 // A matrix of BF16: element (i, p), p along k.

@@ -20,7 +20,6 @@ static_assert(kColumns % 8 == 0);
 typedef float Vector8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef uint16_t Half8 __attribute__((vector_size(16), aligned(2), may_alias));
 typedef uint32_t Word8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int32_t Index8 __attribute__((vector_size(32)));
 
 int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t RoundUp(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
@@ -46,25 +45,25 @@ SG_VECTOR_INLINE void Transpose8(const T* in, int64_t in_stride, float* out,
                                  int64_t out_stride) {
   Vector8 r[8], s[8];
   for (int i = 0; i < 8; ++i) Load8(in + i * in_stride, &r[i]);
-  const Index8 low1 = {0, 8, 1, 9, 4, 12, 5, 13};
-  const Index8 high1 = {2, 10, 3, 11, 6, 14, 7, 15};
   for (int i = 0; i < 8; i += 2) {
-    s[i] = __builtin_shuffle(r[i], r[i + 1], low1);
-    s[i + 1] = __builtin_shuffle(r[i], r[i + 1], high1);
+    s[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    s[i + 1] =
+        __builtin_shufflevector(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
   }
-  const Index8 low2 = {0, 1, 8, 9, 4, 5, 12, 13};
-  const Index8 high2 = {2, 3, 10, 11, 6, 7, 14, 15};
   for (int i = 0; i < 8; i += 4) {
-    r[i] = __builtin_shuffle(s[i], s[i + 2], low2);
-    r[i + 1] = __builtin_shuffle(s[i], s[i + 2], high2);
-    r[i + 2] = __builtin_shuffle(s[i + 1], s[i + 3], low2);
-    r[i + 3] = __builtin_shuffle(s[i + 1], s[i + 3], high2);
+    r[i] = __builtin_shufflevector(s[i], s[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+    r[i + 1] =
+        __builtin_shufflevector(s[i], s[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    r[i + 2] =
+        __builtin_shufflevector(s[i + 1], s[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
+    r[i + 3] =
+        __builtin_shufflevector(s[i + 1], s[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
   }
-  const Index8 low4 = {0, 1, 2, 3, 8, 9, 10, 11};
-  const Index8 high4 = {4, 5, 6, 7, 12, 13, 14, 15};
   for (int i = 0; i < 4; ++i) {
-    const Vector8 low = __builtin_shuffle(r[i], r[i + 4], low4);
-    const Vector8 high = __builtin_shuffle(r[i], r[i + 4], high4);
+    const Vector8 low =
+        __builtin_shufflevector(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    const Vector8 high =
+        __builtin_shufflevector(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
     *reinterpret_cast<Vector8*>(out + i * out_stride) = low;
     *reinterpret_cast<Vector8*>(out + (i + 4) * out_stride) = high;
   }

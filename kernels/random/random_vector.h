@@ -15,7 +15,9 @@ typedef uint64_t WideVector __attribute__((vector_size(4 * kWidth)));
 
 // Products of the even lanes of both.
 SG_VECTOR_INLINE WideVector MultiplyEven(WordVector a, WordVector b) {
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && defined(__clang__)
+  return (WideVector)__builtin_ia32_pmuludq512((IntVector)a, (IntVector)b);
+#elif defined(__AVX512F__)
   typedef long long Long8 __attribute__((vector_size(64)));
   return (WideVector)__builtin_ia32_pmuludq512_mask((IntVector)a, (IntVector)b,
                                                     Long8{}, 0xff);
@@ -69,14 +71,15 @@ SG_VECTOR_INLINE void RandomBlocks(uint64_t key, uint64_t stream,
     const WordVector* words[] = {&c0, &c1, &c2, &c3};
     for (int i = 0; i < 4; ++i)
       std::memcpy(&w[i], reinterpret_cast<const char*>(words[i]) + 4 * l, 16);
-    const Word4 low = {0, 4, 1, 5}, high = {2, 6, 3, 7};
-    const Word4 a = __builtin_shuffle(w[0], w[2], low);
-    const Word4 b = __builtin_shuffle(w[0], w[2], high);
-    const Word4 c = __builtin_shuffle(w[1], w[3], low);
-    const Word4 d = __builtin_shuffle(w[1], w[3], high);
-    const Word4 blocks[] = {
-        __builtin_shuffle(a, c, low), __builtin_shuffle(a, c, high),
-        __builtin_shuffle(b, d, low), __builtin_shuffle(b, d, high)};
+    const auto low = [](Word4 x, Word4 y) {
+      return __builtin_shufflevector(x, y, 0, 4, 1, 5);
+    };
+    const auto high = [](Word4 x, Word4 y) {
+      return __builtin_shufflevector(x, y, 2, 6, 3, 7);
+    };
+    const Word4 a = low(w[0], w[2]), b = high(w[0], w[2]);
+    const Word4 c = low(w[1], w[3]), d = high(w[1], w[3]);
+    const Word4 blocks[] = {low(a, c), high(a, c), low(b, d), high(b, d)};
     std::memcpy(numbers + 4 * l, blocks, sizeof(blocks));
   }
 }

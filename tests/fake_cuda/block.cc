@@ -12,7 +12,7 @@
 #include "tests/fake_cuda/fiber.h"
 #include "tests/fake_cuda/symbols.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SG_ASAN)
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -28,7 +28,7 @@ Fiber main_fiber;
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SG_ASAN)
 constexpr size_t kStackBytes = 256 << 10;
 #else
 constexpr size_t kStackBytes = 64 << 10;
@@ -139,7 +139,7 @@ std::string WhyStuck() {
   return text;
 }
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SG_ASAN)
 // Not memset: the gaps between variables are poison to AddressSanitizer.
 __attribute__((no_sanitize("address"))) void Poison(char* p, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) {
@@ -154,7 +154,7 @@ void PrepareShared(size_t dynamic_bytes, bool poison) {
   if (dynamic_shared == nullptr) {
     dynamic_shared = static_cast<char*>(aligned_alloc(4096, kSharedBuffer));
   }
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SG_ASAN)
   __asan_unpoison_memory_region(dynamic_shared, kSharedBuffer);
   __asan_poison_memory_region(dynamic_shared + dynamic_bytes,
                               kSharedBuffer - dynamic_bytes);
@@ -169,7 +169,7 @@ void PrepareShared(size_t dynamic_bytes, bool poison) {
 }
 
 bool SharedRedZoneIntact([[maybe_unused]] size_t dynamic_bytes) {
-#if !defined(__SANITIZE_ADDRESS__)
+#if !defined(SG_ASAN)
   for (size_t i = 0; i < kSharedRedZone; ++i) {
     if (static_cast<unsigned char>(dynamic_shared[dynamic_bytes + i]) !=
         kRedZone) {

@@ -581,6 +581,14 @@ void __tsan_write_range(void* p, unsigned long bytes) {
                                                   FAKE_CUDA_PC);            \
     return __atomic_compare_exchange_n(p, expected, v, false,               \
                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+  }                                                                         \
+  type __tsan_atomic##bits##_compare_exchange_val(                          \
+      volatile type* p, type expected, type v, int, int) {                  \
+    ::shardgraph::fake_cuda::checker::CheckAtomic(p, sizeof(type),          \
+                                                  FAKE_CUDA_PC);            \
+    __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_SEQ_CST,   \
+                                __ATOMIC_SEQ_CST);                          \
+    return expected;                                                        \
   }
 FAKE_CUDA_ATOMIC(8, uint8_t)
 FAKE_CUDA_ATOMIC(16, uint16_t)

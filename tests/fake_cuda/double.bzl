@@ -16,7 +16,7 @@ _COPTS = [
     # The sanitizers' own builds: no access checker.
     "//tests/fake_cuda:asan": [],
     "//tests/fake_cuda:tsan": ["-fno-sanitize=thread"] + _TRAPS,
-    "//conditions:default": ["-fsanitize=thread"] + _TRAPS,
+    "//conditions:default": ["-fsanitize=thread", "-DFAKE_CUDA_CHECKED"] + _TRAPS,
 })
 
 def cuda_double_library(name, srcs, hdrs = [], deps = [], **kwargs):

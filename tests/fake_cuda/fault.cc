@@ -82,7 +82,7 @@ void AfterFault() {
 }
 
 void InstallHandlers() {
-#if !defined(__SANITIZE_ADDRESS__)
+#if !defined(SG_ASAN)
   // A thread's own stack for the handler: the fiber's may be what overflowed.
   static thread_local char alternate[64 << 10];
   static thread_local bool installed = false;

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SG_ASAN)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -143,14 +143,14 @@ Fiber::Fiber(size_t stack_bytes, int color) {
 
 Fiber::~Fiber() {
   if (mapping_ == nullptr) return;
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SG_ASAN)
   __asan_unpoison_memory_region(stack_bottom_, stack_bytes_);
 #endif
   munmap(mapping_, mapping_bytes_);
 }
 
 void Fiber::Start(void (*entry)(void*), void* argument) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SG_ASAN)
   // Frames of a kernel that was abandoned may have left poison behind.
   __asan_unpoison_memory_region(stack_bottom_, stack_bytes_);
   fake_stack_ = nullptr;
@@ -174,7 +174,7 @@ void Fiber::Start(void (*entry)(void*), void* argument) {
 
 void Fiber::Enter(void* fiber) {
   auto* self = static_cast<Fiber*>(fiber);
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SG_ASAN)
   __sanitizer_finish_switch_fiber(nullptr, &previous_->stack_bottom_,
                                   &previous_->stack_bytes_);
 #endif
@@ -183,7 +183,7 @@ void Fiber::Enter(void* fiber) {
 }
 
 void Fiber::SwitchFrom(Fiber& from) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SG_ASAN)
   previous_ = &from;
   __sanitizer_start_switch_fiber(&from.fake_stack_, stack_bottom_,
                                  stack_bytes_);

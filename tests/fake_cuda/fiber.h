@@ -45,9 +45,9 @@ class Fiber {
   void (*entry_)(void*) = nullptr;
   void* argument_ = nullptr;
   // What AddressSanitizer wants to know; unused otherwise.
-  const void* stack_bottom_ = nullptr;
-  size_t stack_bytes_ = 0;
-  void* fake_stack_ = nullptr;
+  [[maybe_unused]] const void* stack_bottom_ = nullptr;
+  [[maybe_unused]] size_t stack_bytes_ = 0;
+  [[maybe_unused]] void* fake_stack_ = nullptr;
   static thread_local Fiber* previous_;
 };
 

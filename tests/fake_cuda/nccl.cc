@@ -268,7 +268,7 @@ std::string CheckOrder(Group& group, int rank, const Call& call) {
   Group::First& first = it->second;
   std::string problem;
   for (const auto& [id, members] : order.devices) {
-    const auto member = [&members](int d) {
+    const auto member = [&members = members](int d) {
       return std::find(members.begin(), members.end(), d) != members.end();
     };
     if (is_first || !problem.empty() || !member(device) ||

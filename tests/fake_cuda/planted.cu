@@ -163,7 +163,7 @@ cudaError_t AllowShared(int bytes) {
 }
 
 bool KernelsAreChecked() {
-#ifdef __SANITIZE_THREAD__
+#ifdef FAKE_CUDA_CHECKED
   return true;
 #else
   return false;

@@ -178,8 +178,9 @@ TEST(MemoryTest, WhatIsNotTrainedHasNeitherGradientNorState) {
         TrainingRunOptions options;
         options.world_size = world;
         int64_t planned = 0;
-        options.after_step = [&](int rank, int64_t, Executor& executor,
-                                 const TrainingPlan& plan) {
+        options.after_step = [&, world = world](int rank, int64_t,
+                                                Executor& executor,
+                                                const TrainingPlan& plan) {
           if (rank > 0) return;
           int64_t trained = 0, frozen = 0, trained_numel = 0;
           std::set<std::string> reduced, frozen_units;

@@ -15,7 +15,7 @@ def _with_headers(headers, kwargs):
     name = Label(headers).name
     return dict(
         kwargs,
-        copts = ["-include", "tools/build/precompiled/%s.h" % name],
+        copts = ["-include", "$(BINDIR)/tools/build/precompiled/%s.h" % name],
         deps = kwargs.get("deps", []) + [headers],
     )
 

@@ -22,10 +22,11 @@ def _impl(ctx):
         command = 'cat "${@:2}" >"$1"',
         arguments = [header.path] + [f.path for f in ctx.files.srcs],
     )
+    instantiate = ["-Xclang", "-fpch-instantiate-templates"] if cc.compiler == "clang" else []
     variables = cc_common.create_compile_variables(
         feature_configuration = features,
         cc_toolchain = cc,
-        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts + ["-x", "c++-header"],
+        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts + ["-x", "c++-header"] + instantiate,
         source_file = header.path,
         output_file = compiled.path,
     )
@@ -46,6 +47,8 @@ def _impl(ctx):
         ),
         inputs = depset([header], transitive = [cc.all_files]),
         outputs = [compiled],
+        # Clang writes down where the header was.
+        execution_requirements = {"no-sandbox": "1"},
         mnemonic = "CppPrecompile",
         progress_message = "Precompiling %s" % header.short_path,
     )

@@ -92,10 +92,8 @@ std::string PrintBytes(double bytes) {
     ++unit;
   }
   if (unit == 0) return absl::StrFormat("%.0f B", bytes);
-  return absl::StrFormat(bytes < 9.995   ? "%.2f %s"
-                         : bytes < 99.95 ? "%.1f %s"
-                                         : "%.0f %s",
-                         bytes, kUnits[unit]);
+  const int digits = bytes < 9.995 ? 2 : bytes < 99.95 ? 1 : 0;
+  return absl::StrFormat("%.*f %s", digits, bytes, kUnits[unit]);
 }
 
 std::string PrintCount(int64_t count) {
