@@ -95,9 +95,10 @@ class TrackedKernel final : public PreparedKernel {
   absl::Status Launch(Lane& lane) override {
     progress_->Begin(node_);
     const bool traced = trace_ != nullptr && trace_->active();
-    const int64_t begin = traced ? TraceRecorder::Now() : 0;
+    using Moment = TraceRecorder::Moment;
+    const Moment begin = traced ? Moment::Now() : Moment();
     absl::Status status = kernel_->Launch(lane);
-    if (traced) trace_->Add(lane.index, node_, begin, TraceRecorder::Now());
+    if (traced) trace_->Add(lane.index, node_, begin, Moment::Now());
     if (status.ok() && *after_) status = (*after_)(node_);
     if (status.ok()) {
       progress_->End();

@@ -2,8 +2,8 @@
 // rings that are made beforehand.
 //
 // An executor that is given one records nothing until Start, and then two
-// clock readings and one store a node: no allocation, no lock. A full ring
-// drops its oldest events.
+// readings of two clocks and one store a node: no allocation, no lock. A full
+// ring drops its oldest events.
 //
 // Threads: each lane's ring is written by that lane, the host's by the host
 // thread. Start, Stop and reading are the host thread's, while no lane works.
@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <ctime>
+#include <limits>
 #include <vector>
 
 namespace shardgraph {
@@ -29,6 +31,9 @@ struct TraceEvent {
   // The NodeId; of the host thread a PhaseId that it enqueued, or one of the
   // above.
   int32_t id = 0;
+  // Of a lane's event: how long its thread ran between the event before and
+  // this one, or longer, in nanoseconds of its processor time.
+  int64_t ran_before = std::numeric_limits<int64_t>::max();
 
   friend bool operator==(const TraceEvent&, const TraceEvent&) = default;
 };
@@ -55,13 +60,28 @@ class TraceRecorder {
   }
 
   bool active() const { return active_; }
+
+  // A moment of the calling thread.
+  struct Moment {
+    int64_t time = 0;       // of the steady clock
+    int64_t processor = 0;  // that the thread has used
+
+    static Moment Now() {
+      timespec used;
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+      return {TraceRecorder::Now(), used.tv_sec * 1000000000 + used.tv_nsec};
+    }
+  };
   static int64_t Now() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(
                std::chrono::steady_clock::now().time_since_epoch())
         .count();
   }
-  void Add(int lane, int32_t node, int64_t begin, int64_t end) {
-    lanes_[lane].Add({begin, end, step_, node});
+  void Add(int lane, int32_t node, const Moment& begin, const Moment& end) {
+    Ring& ring = lanes_[lane];
+    ring.Add({begin.time, end.time, step_, node,
+              begin.processor - ring.last_processor});
+    ring.last_processor = end.processor;
   }
   void AddHost(int32_t id, int64_t begin, int64_t end) {
     host_.Add({begin, end, step_, id});
@@ -74,6 +94,8 @@ class TraceRecorder {
  private:
   class Ring {
    public:
+    int64_t last_processor = 0;  // at the end of the last event
+
     Ring() = default;
     explicit Ring(int64_t capacity) : events_(capacity) {}
     void Add(const TraceEvent& event) {

@@ -13,14 +13,17 @@
 // together; of_fma: of the FP32 multiply-adds that the cores can do;
 // of_best_matmuls: what the products of the step take, over what they
 // take at their fastest, ours or oneDNN's with packed weights; LANE/FAMILY:
-// shares of the mean step. A table of the same goes to stderr.
+// shares of the mean step. A table of the same, and of the products, goes to
+// stderr.
 #include "tools/bench/steps.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +60,7 @@ using nlohmann::json;
 
 constexpr int kRanks = 2;
 constexpr int kWarmUp = 3;  // eager, recorded, settled
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // FLOP/s of FP32 multiply-adds in registers, on this thread.
 double FmaFlops() {
@@ -77,6 +81,7 @@ class StepsRank {
     SG_RETURN_IF_ERROR(Prepare(arguments.at("overrides")));
     SG_RETURN_IF_ERROR(Time());
     if (runtime_.on_gpu()) return GpuReport();
+    SG_RETURN_IF_ERROR(TimeOnednnProducts());
     SG_ASSIGN_OR_RETURN(
         const std::vector<std::string> packed,
         runtime_.Collect(PackTrace(TakeTrace(*recorder_, runtime_.rank()))));
@@ -165,48 +170,76 @@ class StepsRank {
     return absl::OkStatus();
   }
 
-  // Seconds a step of the plan's products, and what they take at their fastest:
-  // ours, or oneDNN's.
-  std::pair<double, double> Matmuls() const {
+  // The product that a node is, if it is one.
+  std::optional<MatmulShape> ProductOf(const Node& node) const {
+    if (FamilyOf(node.op->name) != "matmul") return std::nullopt;
     const Graph& graph = plan().graph;
-    const std::vector<NodeTimes> times = NodeTimesOf(plan(), ranks_);
-    struct Product {
-      double seconds = 0, runs = 0, best = 1e30;
-    };
-    std::map<MatmulShape, Product> products;
-    for (NodeId id = 0; id < static_cast<NodeId>(times.size()); ++id) {
-      const Node& node = graph.nodes[id];
-      if (times[id].runs == 0 || FamilyOf(node.op->name) != "matmul") continue;
-      const auto operands = graph.OperandTypes(node),
-                 results = graph.ResultTypes(node);
-      const double flops =
-          CostOf(*node.op, node.attributes, operands, results).matmul_flops;
-      if (flops == 0) continue;
-      MatmulShape shape;
-      shape.m = results[0].shape[0];
-      shape.n = results[0].shape[1];
-      shape.k = static_cast<int64_t>(flops / (2.0 * shape.m * shape.n));
-      shape.transpose_a = node.attributes.Int("transpose_a") != 0;
-      shape.transpose_b = node.attributes.Int("transpose_b") != 0;
-      shape.in = operands[0].dtype;
-      shape.out = results[0].dtype;
-      Product& product = products[shape];
-      product.seconds += times[id].seconds;
-      product.runs += times[id].runs;
-      product.best = std::min(product.best, times[id].best);
+    const auto operands = graph.OperandTypes(node),
+               results = graph.ResultTypes(node);
+    const double flops =
+        CostOf(*node.op, node.attributes, operands, results).matmul_flops;
+    if (flops == 0) return std::nullopt;
+    MatmulShape shape;
+    shape.m = results[0].shape[0];
+    shape.n = results[0].shape[1];
+    shape.k = static_cast<int64_t>(flops / (2.0 * shape.m * shape.n));
+    shape.transpose_a = node.attributes.Int("transpose_a") != 0;
+    shape.transpose_b = node.attributes.Int("transpose_b") != 0;
+    shape.in = operands[0].dtype;
+    shape.out = results[0].dtype;
+    return shape;
+  }
+
+  // What oneDNN's products take on all ranks at the same time, as those of a
+  // step do; infinite where it has none.
+  absl::Status TimeOnednnProducts() {
+    for (const Node& node : plan().graph.nodes) {
+      if (const auto shape = ProductOf(node)) onednn_products_[*shape] = kNever;
     }
-    double seconds = 0, best = 0;
-    for (auto& [shape, product] : products) {
+    for (auto& [shape, best] : onednn_products_) {
       for (const bool packed : {false, true}) {
         const auto matmul = OnednnMatmul::Create(shape, packed);
-        if (!matmul.ok()) continue;
-        for (int i = 0; i < 3; ++i)
-          product.best = std::min(product.best, (*matmul)->Run());
+        SG_RETURN_IF_ERROR(runtime_.Barrier());
+        for (int i = 0; i < 3 && matmul.ok(); ++i)
+          best = std::min(best, (*matmul)->Run());
       }
-      seconds += product.seconds;
-      best += product.runs * product.best;
     }
-    return {seconds, best};
+    return absl::OkStatus();
+  }
+
+  struct Product {
+    double seconds = 0, runs = 0;    // a step, the mean
+    double ours = kNever, best = 0;  // at its fastest; ours or oneDNN's
+  };
+
+  std::map<MatmulShape, Product> Products() const {
+    std::map<MatmulShape, Product> products;
+    const std::vector<NodeTimes> times = NodeTimesOf(plan(), ranks_);
+    for (size_t id = 0; id < times.size(); ++id) {
+      const auto shape = ProductOf(plan().graph.nodes[id]);
+      if (!shape || times[id].runs == 0) continue;
+      Product& product = products[*shape];
+      product.seconds += times[id].seconds;
+      product.runs += times[id].runs;
+      product.ours = std::min(product.ours, times[id].best);
+      product.best = std::min(product.ours, onednn_products_.at(*shape));
+    }
+    return products;
+  }
+
+  static void AppendProduct(const MatmulShape& shape, const Product& product,
+                            std::string* table) {
+    const auto rate = [&](double seconds) {
+      return 1e-9 * shape.flops() / seconds;
+    };
+    absl::StrAppendFormat(
+        table,
+        "  %5d x %5d x %5d %s%s -> %-4s %3.0f a step %9.2f ms, %7.1f GFLOP/s, "
+        "%7.1f at best%s\n",
+        shape.m, shape.n, shape.k, shape.transpose_a ? "t" : "n",
+        shape.transpose_b ? "t" : "n", DTypeName(shape.out), product.runs,
+        1e3 * product.seconds, rate(product.seconds / product.runs),
+        rate(product.best), product.best < product.ours ? " (oneDNN's)" : "");
   }
 
   double Fastest() const {
@@ -240,7 +273,12 @@ class StepsRank {
     const StepTimes times = StepTimesOf(plan(), ranks_);
     const double fastest = Fastest();
     const double flops = Flops();
-    const auto [matmuls, best_matmuls] = Matmuls();
+    const std::map<MatmulShape, Product> products = Products();
+    double matmuls = 0, best_matmuls = 0;
+    for (const auto& [shape, product] : products) {
+      matmuls += product.seconds;
+      best_matmuls += product.runs * product.best;
+    }
     std::map<std::string, double> figures = {
         {"tokens_per_second", tokens_ / fastest},
         {"flops_per_second", flops / fastest},
@@ -260,6 +298,7 @@ class StepsRank {
       std::map<std::string, double> parts = times.lanes[lane].families;
       parts["peers"] = times.lanes[lane].peers;
       parts["waits"] = times.lanes[lane].waits;
+      parts["queued"] = times.lanes[lane].queued;
       parts["engine"] = times.lanes[lane].engine;
       std::vector<std::pair<double, std::string>> sorted;
       for (const auto& [part, seconds] : parts) {
@@ -273,6 +312,8 @@ class StepsRank {
                               100 * seconds / times.seconds);
       }
     }
+    for (const auto& [shape, product] : products)
+      AppendProduct(shape, product, &table);
     return {{"seconds", seconds_}, {"figures", figures}, {"table", table}};
   }
 
@@ -288,6 +329,7 @@ class StepsRank {
   int64_t tokens_ = 0;
   // FLOP/s of this rank, of one thread; in the report of all ranks.
   double onednn_ = 0, fma_ = 0;
+  std::map<MatmulShape, double> onednn_products_;  // seconds
   std::vector<RankTrace> ranks_;
 };
 

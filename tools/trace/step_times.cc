@@ -85,7 +85,7 @@ class RankTimes {
   static double Seconds(int64_t ns) { return 1e-9 * static_cast<double>(ns); }
 
   static double Sum(const LaneTimes& lane) {
-    double sum = lane.peers + lane.waits;
+    double sum = lane.peers + lane.waits + lane.queued;
     for (const auto& [family, seconds] : lane.families) sum += seconds;
     return sum;
   }
@@ -108,7 +108,11 @@ class RankTimes {
     int64_t ready = at;
     for (NodeId from : before_[event.id])
       ready = std::max(ready, all_[rank_][from][run].end);
-    sums->waits += Seconds(std::min(ready, event.begin) - at);
+    ready = std::min(ready, event.begin);
+    sums->waits += Seconds(ready - at);
+    // What the thread ran while it waited counts as the engine's too.
+    sums->queued +=
+        Seconds(std::max<int64_t>(0, event.begin - ready - event.ran_before));
     const OpDef& op = *plan_.graph.nodes[event.id].op;
     int64_t begin = event.begin;
     if (op.lane != LaneKind::kCompute && op.lane != LaneKind::kCopy) {
@@ -154,6 +158,7 @@ StepTimes StepTimesOf(const StepPlan& plan, absl::Span<const RankTrace> ranks) {
     for (auto& [family, seconds] : lane.families) seconds /= count;
     lane.peers /= count;
     lane.waits /= count;
+    lane.queued /= count;
     lane.engine /= count;
   }
   return times;

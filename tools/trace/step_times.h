@@ -18,8 +18,11 @@ struct LaneTimes {
   // Of kernels, by family (kernels/op_table.h: FamilyOf). A collective counts
   // from when its last rank has come.
   std::map<std::string, double> families;
-  double peers = 0;   // within collectives: until the last rank has come
-  double waits = 0;   // for other lanes
+  double peers = 0;  // within collectives: until the last rank has come
+  double waits = 0;  // for other lanes
+  // Ready, but its thread was not running: others had the cores, or it was
+  // being woken.
+  double queued = 0;
   double engine = 0;  // none of the above: the executor and the host thread
 };
 

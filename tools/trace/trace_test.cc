@@ -199,9 +199,9 @@ TEST(TraceRecorderTest, AFullRingKeepsTheNewest) {
   TraceRecorder recorder(1, 3);
   recorder.Start(7);
   for (int32_t node = 0; node < 5; ++node)
-    recorder.Add(0, node, 10 * node, 10 * node + 1);
+    recorder.Add(0, node, {10 * node, 4 * node}, {10 * node + 1, 4 * node + 1});
   const std::vector<TraceEvent> expected = {
-      {20, 21, 7, 2}, {30, 31, 7, 3}, {40, 41, 7, 4}};
+      {20, 21, 7, 2, 3}, {30, 31, 7, 3, 3}, {40, 41, 7, 4, 3}};
   EXPECT_EQ(recorder.lane(0), expected);
 }
 
@@ -216,12 +216,14 @@ TEST(RankTraceTest, RefusesOtherBytes) {
   EXPECT_FALSE(UnpackTrace(std::string(64, '\xff')).ok());
 }
 
-// A step of 100 ns: relu, all_reduce on the other lane, relu.
-RankTrace Step(int rank, std::array<int64_t, 6> times) {
+// A step of 100 ns: relu, all_reduce on the other lane, relu, before which the
+// thread ran for some.
+RankTrace Step(int rank, std::array<int64_t, 6> times, int64_t ran_before) {
   RankTrace trace;
   trace.rank = rank;
-  trace.lanes = {{{times[0], times[1], 1, 0}, {times[4], times[5], 1, 2}},
-                 {{times[2], times[3], 1, 1}}};
+  trace.lanes = {
+      {{times[0], times[1], 1, 0}, {times[4], times[5], 1, 2, ran_before}},
+      {{times[2], times[3], 1, 1}}};
   trace.host = {{5, 9, 1, 0},
                 {9, 95, 1, TraceEvent::kSynchronize},
                 {0, 100, 1, TraceEvent::kStep}};
@@ -231,8 +233,8 @@ RankTrace Step(int rank, std::array<int64_t, 6> times) {
 TEST(StepTimesTest, SaysWhatTimeGoesTo) {
   const StepPlan plan = Chain(2);
   ASSERT_EQ(plan.graph.nodes[1].op->name, "all_reduce");
-  const std::vector<RankTrace> ranks = {Step(0, {10, 30, 33, 60, 65, 80}),
-                                        Step(1, {10, 40, 45, 61, 66, 85})};
+  const std::vector<RankTrace> ranks = {Step(0, {10, 30, 33, 60, 65, 80}, 2),
+                                        Step(1, {10, 40, 45, 61, 66, 85}, 9)};
   const StepTimes times = StepTimesOf(plan, ranks);
   constexpr double kNs = 1e-9, kTolerance = 1e-15;
   EXPECT_NEAR(times.seconds, 100 * kNs, kTolerance);
@@ -244,7 +246,9 @@ TEST(StepTimesTest, SaysWhatTimeGoesTo) {
               kTolerance);
   EXPECT_NEAR(compute.waits, (30 + 21) / 2.0 * kNs, kTolerance);
   EXPECT_NEAR(compute.peers, 0, kTolerance);
-  EXPECT_NEAR(compute.engine, (35 + 30) / 2.0 * kNs, kTolerance);
+  // Of 5 ns from the all-reduce's end rank 0's thread ran 2.
+  EXPECT_NEAR(compute.queued, 3 / 2.0 * kNs, kTolerance);
+  EXPECT_NEAR(compute.engine, (32 + 30) / 2.0 * kNs, kTolerance);
   // Waits from when the phase is enqueued and until the last node of it has
   // run. Rank 0 comes to the all-reduce 12 ns before rank 1.
   const LaneTimes& communication = times.lanes[1];
@@ -252,6 +256,7 @@ TEST(StepTimesTest, SaysWhatTimeGoesTo) {
   EXPECT_NEAR(communication.peers, 12 / 2.0 * kNs, kTolerance);
   EXPECT_NEAR(communication.families.at("collective"), (15 + 16) / 2.0 * kNs,
               kTolerance);
+  EXPECT_EQ(communication.queued, 0);
   EXPECT_NEAR(communication.engine, (28 + 25) / 2.0 * kNs, kTolerance);
 
   const std::vector<NodeTimes> nodes = NodeTimesOf(plan, ranks);
@@ -269,10 +274,11 @@ TEST_P(ChromeTraceTest, TimesAddUp) {
   const StepTimes times = StepTimesOf(plan_, ranks);
   EXPECT_EQ(times.lanes.size(), static_cast<size_t>(GetParam()));
   for (const LaneTimes& lane : times.lanes) {
-    double sum = lane.peers + lane.waits + lane.engine;
+    double sum = lane.peers + lane.waits + lane.queued + lane.engine;
     for (const auto& [family, seconds] : lane.families) sum += seconds;
     EXPECT_NEAR(sum, times.seconds, 1e-9);
     EXPECT_GE(lane.waits, 0);
+    EXPECT_GE(lane.queued, 0);
     EXPECT_GT(lane.engine, 0);
   }
 }
