@@ -1,5 +1,6 @@
 #include "fsdp/shard/recompute_policy.h"
 
+#include <cctype>
 #include <regex>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,24 @@
 #include "kernels/status_macros.h"
 
 namespace shardgraph {
+
+std::string UnitPattern(absl::Span<const std::string> names) {
+  std::string pattern;
+  for (const std::string& name : names) {
+    if (!pattern.empty()) pattern.push_back('|');
+    for (const char c : name) {
+      if (std::isalnum(static_cast<unsigned char>(c)) || c == '_') {
+        pattern.push_back(c);
+      } else if (c == '^' || c == ']' || c == '\\') {
+        absl::StrAppend(&pattern, "\\", std::string(1, c));
+      } else {  // easier to read in a text file than a backslash
+        absl::StrAppend(&pattern, "[", std::string(1, c), "]");
+      }
+    }
+  }
+  return pattern;
+}
+
 absl::StatusOr<RecomputePolicy> RecomputePolicy::Create(
     const ShardSpec& spec, const ShardLayout& layout) {
   if (spec.recompute() == AUTO) {
@@ -29,8 +48,9 @@ absl::StatusOr<RecomputePolicy> RecomputePolicy::Create(
   for (int i = 0; i < spec.recompute_units_size(); ++i) {
     const RecomputeUnits& some = spec.recompute_units(i);
     const auto wrong = [&](absl::string_view why) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "shard.recompute_units[", i, "].pattern is \"", some.pattern(), "\", which ", why));
+      return absl::InvalidArgumentError(
+          absl::StrCat("shard.recompute_units[", i, "].pattern is \"",
+                       some.pattern(), "\", which ", why));
     };
     bool matches = false;
     try {

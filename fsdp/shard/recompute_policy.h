@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "fsdp/shard/flat_parameter.h"
 #include "proto/shard.pb.h"
 
@@ -17,6 +18,9 @@ namespace shardgraph {
 
 // Stands in recompute_ops for all that is inside feed-forward modules.
 inline constexpr char kFeedForward[] = "feed_forward";
+
+// A RecomputeUnits::pattern that matches units of these names alone.
+std::string UnitPattern(absl::Span<const std::string> names);
 
 class RecomputePolicy {
  public:

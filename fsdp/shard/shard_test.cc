@@ -1,5 +1,6 @@
 #include <map>
 #include <memory>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -272,6 +273,18 @@ TEST(RecomputePolicy, SaysWhatIsWrong) {
     EXPECT_EQ(policy.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(policy.status().message()), HasSubstr(words));
   }
+}
+
+TEST(UnitPattern, MatchesTheNamesAlone) {
+  EXPECT_EQ(UnitPattern({"model.layers.0", "lm_head"}),
+            "model[.]layers[.]0|lm_head");
+  const std::vector<std::string> names = {"a.b",   "a^b", "[a]", "a\\d", "a-b",
+                                          "(a|b)", "a*",  "{1}", "a$"};
+  const std::regex regex(UnitPattern(names));
+  for (const std::string& name : names)
+    EXPECT_TRUE(std::regex_match(name, regex)) << name;
+  for (const char* other : {"axb", "ab", "a", "a1", "a\\", "aa", "1", "b", ""})
+    EXPECT_FALSE(std::regex_match(other, regex)) << other;
 }
 
 TEST(GroupsOf, ReshardGroupsDivideTheShardGroup) {

@@ -1,7 +1,6 @@
 #include "fsdp/train/recompute_choice.h"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <memory>
 #include <optional>
@@ -70,24 +69,6 @@ int Everything() { return static_cast<int>(Options().size()) - 1; }
 
 // The option of each unit.
 using Assignment = std::vector<int>;
-
-// A regular expression that matches these names alone.
-std::string PatternOf(const std::vector<std::string>& names) {
-  std::string pattern;
-  for (const std::string& name : names) {
-    if (!pattern.empty()) pattern.push_back('|');
-    for (const char c : name) {
-      if (std::isalnum(static_cast<unsigned char>(c)) || c == '_') {
-        pattern.push_back(c);
-      } else if (c == '^' || c == ']' || c == '\\') {
-        absl::StrAppend(&pattern, "\\", std::string(1, c));
-      } else {  // easier to read in a text file than a backslash
-        absl::StrAppend(&pattern, "[", std::string(1, c), "]");
-      }
-    }
-  }
-  return pattern;
-}
 
 // `plan` recomputes nothing.
 std::string KeyOf(const TrainingPlan& plan, int64_t budget) {
@@ -219,7 +200,7 @@ class Chooser {
     std::vector<RecomputeUnits> rules;
     for (const auto& [option, of] : names) {
       RecomputeUnits& rule = rules.emplace_back();
-      rule.set_pattern(PatternOf(of));
+      rule.set_pattern(UnitPattern(of));
       rule.set_recompute(Options()[option].mode);
       for (const std::string& op : Options()[option].ops)
         rule.add_recompute_ops(op);

@@ -22,11 +22,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "fsdp/config/text_config.h"
 #include "fsdp/config/train_config.h"
+#include "fsdp/shard/recompute_policy.h"
 #include "fsdp/train/training_plan.h"
 #include "kernels/status_macros.h"
 #include "tools/bench/ranks.h"
@@ -225,9 +225,8 @@ class Bench {
                  RecomputeChoice* choice) const {
     if (begin == end) return;
     RecomputeUnits* units = choice->add_units();
-    units->set_pattern(absl::StrReplaceAll(
-        absl::StrJoin(blocks_.begin() + begin, blocks_.begin() + end, "|"),
-        {{".", "[.]"}}));
+    units->set_pattern(
+        UnitPattern(absl::MakeSpan(blocks_).subspan(begin, end - begin)));
     units->set_recompute(ops.empty() ? FULL : SELECTIVE);
     for (absl::string_view op : absl::StrSplit(ops, ',', absl::SkipEmpty()))
       units->add_recompute_ops(std::string(op));
