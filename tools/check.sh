@@ -2,7 +2,8 @@
 # check.sh [--long] [BAZEL_FLAG ...]: sets this machine up, then runs every test.
 # The last line says how many test cases passed, failed and were skipped; the
 # exit status is 0 only if none failed. --long adds the tests tagged `exhaustive`, all
-# tests under each sanitizer, and the mutations that the tests must catch.
+# tests under each sanitizer and built by clang, and the mutations that the tests must
+# catch.
 # BAZEL_FLAGs go to every `bazel test`, for example --config=nocuda.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -113,10 +114,11 @@ if [ $long = 1 ]; then
   fi
   run_script "launchers" tests/launchers/same_result.sh
   if command -v clang >/dev/null; then
+    run "every test, --config=clang" --config=clang //...
     run_script "fuzzers" tests/fuzz/fuzz.sh all 60
   else
-    printf '\n== fuzzers: skipped, no clang\n'
-    add 0 0 1
+    printf '\n== clang, fuzzers: skipped, no clang\n'
+    add 0 0 2
   fi
 fi
 
