@@ -11,13 +11,14 @@
 // graph/model_flops.h) of all ranks at the fastest step; of_onednn: share of
 // what oneDNN reaches for a large product (onednn_matmul.h) on all ranks
 // together; of_fma: of the FP32 multiply-adds that the cores can do;
-// of_best_matmuls: what the products of the step take, over what they
-// take at their fastest, ours or oneDNN's with packed weights; LANE/FAMILY:
-// shares of the mean step. A table of the same, and of the products, goes to
-// stderr.
+// of_best_matmuls: what the products of the step take (mean), over what they
+// take by themselves (median), ours or, where it is faster, oneDNN's with
+// weights packed or not, on all ranks at the same time; LANE/FAMILY: shares of
+// the mean step. A table of the same, and of the products, goes to stderr.
 #include "tools/bench/steps.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -50,6 +51,7 @@
 #include "tools/plan/timeline.h"
 #include "tools/presets/presets.h"
 #include "tools/recompute/trial.h"
+#include "tools/trace/median.h"
 #include "tools/trace/rank_trace.h"
 #include "tools/trace/step_times.h"
 
@@ -60,7 +62,7 @@ using nlohmann::json;
 
 constexpr int kRanks = 2;
 constexpr int kWarmUp = 3;  // eager, recorded, settled
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr int kOnednnRuns = 5;
 
 // FLOP/s of FP32 multiply-adds in registers, on this thread.
 double FmaFlops() {
@@ -81,7 +83,7 @@ class StepsRank {
     SG_RETURN_IF_ERROR(Prepare(arguments.at("overrides")));
     SG_RETURN_IF_ERROR(Time());
     if (runtime_.on_gpu()) return GpuReport();
-    SG_RETURN_IF_ERROR(TimeOnednnProducts());
+    SG_RETURN_IF_ERROR(TimeProducts());
     SG_ASSIGN_OR_RETURN(
         const std::vector<std::string> packed,
         runtime_.Collect(PackTrace(TakeTrace(*recorder_, runtime_.rank()))));
@@ -190,41 +192,50 @@ class StepsRank {
     return shape;
   }
 
-  // What oneDNN's products take on all ranks at the same time, as those of a
-  // step do; infinite where it has none.
-  absl::Status TimeOnednnProducts() {
-    for (const Node& node : plan().graph.nodes) {
-      if (const auto shape = ProductOf(node)) onednn_products_[*shape] = kNever;
-    }
-    for (auto& [shape, best] : onednn_products_) {
+  // Times the products by themselves: the nodes of a micro-batch one after
+  // another, then oneDNN's, nothing beside them but the other ranks at the
+  // same.
+  absl::Status TimeProducts() {
+    const Graph& graph = plan().graph;
+    int64_t begin = TraceRecorder::Now();
+    SG_RETURN_IF_ERROR(
+        executor_->RunNodes(graph.FindPhase("micro"), [&](NodeId id) {
+          if (const auto shape = ProductOf(graph.nodes[id])) {
+            products_[*shape].ours.push_back(
+                1e-9 * static_cast<double>(TraceRecorder::Now() - begin));
+          }
+          begin = TraceRecorder::Now();
+        }));
+    for (auto& [shape, product] : products_) {
       for (const bool packed : {false, true}) {
         const auto matmul = OnednnMatmul::Create(shape, packed);
         SG_RETURN_IF_ERROR(runtime_.Barrier());
-        for (int i = 0; i < 3 && matmul.ok(); ++i)
-          best = std::min(best, (*matmul)->Run());
+        if (!matmul.ok()) continue;
+        std::vector<double> seconds(kOnednnRuns);
+        for (double& run : seconds) run = (*matmul)->Run();
+        product.onednn = std::min(product.onednn, MedianOf(seconds));
       }
     }
     return absl::OkStatus();
   }
 
   struct Product {
-    double seconds = 0, runs = 0;    // a step, the mean
-    double ours = kNever, best = 0;  // at its fastest; ours or oneDNN's
+    double seconds = 0, runs = 0;  // within a step, the mean
+    std::vector<double> ours;      // by itself, of each run
+    double onednn = std::numeric_limits<double>::infinity();  // or it has none
+
+    double best() const { return std::min(MedianOf(ours), onednn); }
   };
 
-  std::map<MatmulShape, Product> Products() const {
-    std::map<MatmulShape, Product> products;
+  // After the recorded steps.
+  void AddSteps() {
     const std::vector<NodeTimes> times = NodeTimesOf(plan(), ranks_);
     for (size_t id = 0; id < times.size(); ++id) {
       const auto shape = ProductOf(plan().graph.nodes[id]);
       if (!shape || times[id].runs == 0) continue;
-      Product& product = products[*shape];
-      product.seconds += times[id].seconds;
-      product.runs += times[id].runs;
-      product.ours = std::min(product.ours, times[id].best);
-      product.best = std::min(product.ours, onednn_products_.at(*shape));
+      products_[*shape].seconds += times[id].seconds;
+      products_[*shape].runs += times[id].runs;
     }
-    return products;
   }
 
   static void AppendProduct(const MatmulShape& shape, const Product& product,
@@ -235,11 +246,14 @@ class StepsRank {
     absl::StrAppendFormat(
         table,
         "  %5d x %5d x %5d %s%s -> %-4s %3.0f a step %9.2f ms, %7.1f GFLOP/s, "
-        "%7.1f at best%s\n",
+        "by itself %7.1f",
         shape.m, shape.n, shape.k, shape.transpose_a ? "t" : "n",
         shape.transpose_b ? "t" : "n", DTypeName(shape.out), product.runs,
         1e3 * product.seconds, rate(product.seconds / product.runs),
-        rate(product.best), product.best < product.ours ? " (oneDNN's)" : "");
+        rate(MedianOf(product.ours)));
+    if (std::isfinite(product.onednn))
+      absl::StrAppendFormat(table, ", oneDNN's %7.1f", rate(product.onednn));
+    table->push_back('\n');
   }
 
   double Fastest() const {
@@ -269,15 +283,15 @@ class StepsRank {
                           target_.name())}};
   }
 
-  json Report() const {
+  json Report() {
     const StepTimes times = StepTimesOf(plan(), ranks_);
     const double fastest = Fastest();
     const double flops = Flops();
-    const std::map<MatmulShape, Product> products = Products();
+    AddSteps();
     double matmuls = 0, best_matmuls = 0;
-    for (const auto& [shape, product] : products) {
+    for (const auto& [shape, product] : products_) {
       matmuls += product.seconds;
-      best_matmuls += product.runs * product.best;
+      best_matmuls += product.runs * product.best();
     }
     std::map<std::string, double> figures = {
         {"tokens_per_second", tokens_ / fastest},
@@ -312,7 +326,7 @@ class StepsRank {
                               100 * seconds / times.seconds);
       }
     }
-    for (const auto& [shape, product] : products)
+    for (const auto& [shape, product] : products_)
       AppendProduct(shape, product, &table);
     return {{"seconds", seconds_}, {"figures", figures}, {"table", table}};
   }
@@ -329,7 +343,7 @@ class StepsRank {
   int64_t tokens_ = 0;
   // FLOP/s of this rank, of one thread; in the report of all ranks.
   double onednn_ = 0, fma_ = 0;
-  std::map<MatmulShape, double> onednn_products_;  // seconds
+  std::map<MatmulShape, Product> products_;  // of this rank
   std::vector<RankTrace> ranks_;
 };
 
