@@ -83,7 +83,7 @@ class StepsRank {
     SG_RETURN_IF_ERROR(Prepare(arguments.at("overrides")));
     SG_RETURN_IF_ERROR(Time());
     if (runtime_.on_gpu()) return GpuReport();
-    SG_RETURN_IF_ERROR(TimeProducts());
+    SG_RETURN_IF_ERROR(TimeOnednnProducts());
     SG_ASSIGN_OR_RETURN(
         const std::vector<std::string> packed,
         runtime_.Collect(PackTrace(TakeTrace(*recorder_, runtime_.rank()))));
@@ -166,6 +166,7 @@ class StepsRank {
       tokens_ = metrics.tokens;
       SG_RETURN_IF_ERROR(runtime_.Barrier());
       if (runtime_.on_gpu()) continue;
+      SG_RETURN_IF_ERROR(TimeProducts());
       onednn_ = std::max(onednn_, OnednnFlops());
       fma_ = std::max(fma_, FmaFlops());
     }
@@ -193,10 +194,13 @@ class StepsRank {
   }
 
   // Times the products by themselves: the nodes of a micro-batch one after
-  // another, then oneDNN's, nothing beside them but the other ranks at the
-  // same.
+  // another, nothing beside them but the other ranks at the same; after every
+  // step, so that both see the same machine.
   absl::Status TimeProducts() {
     const Graph& graph = plan().graph;
+    StepState state;
+    SG_RETURN_IF_ERROR(
+        executor_->ReadBuffer(plan_->state, 0, &state, sizeof(state)));
     int64_t begin = TraceRecorder::Now();
     SG_RETURN_IF_ERROR(
         executor_->RunNodes(graph.FindPhase("micro"), [&](NodeId id) {
@@ -206,6 +210,10 @@ class StepsRank {
           }
           begin = TraceRecorder::Now();
         }));
+    return executor_->WriteBuffer(plan_->state, 0, &state, sizeof(state));
+  }
+
+  absl::Status TimeOnednnProducts() {
     for (auto& [shape, product] : products_) {
       for (const bool packed : {false, true}) {
         const auto matmul = OnednnMatmul::Create(shape, packed);
