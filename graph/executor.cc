@@ -4,8 +4,6 @@
 #include <atomic>
 #include <deque>
 #include <map>
-#include <mutex>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

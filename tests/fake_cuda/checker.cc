@@ -527,65 +527,56 @@ void __tsan_write_range(void* p, unsigned long bytes) {
       p, bytes, ::shardgraph::fake_cuda::checker::kWrite, false, FAKE_CUDA_PC);
 }
 
+#define FAKE_CUDA_CHECK_ATOMIC(p) \
+  ::shardgraph::fake_cuda::checker::CheckAtomic(p, sizeof(*(p)), FAKE_CUDA_PC)
 #define FAKE_CUDA_ATOMIC(bits, type)                                        \
   type __tsan_atomic##bits##_load(const volatile type* p, int) {            \
-    ::shardgraph::fake_cuda::checker::CheckAtomic(p, sizeof(type),          \
-                                                  FAKE_CUDA_PC);            \
+    FAKE_CUDA_CHECK_ATOMIC(p);                                              \
     return __atomic_load_n(p, __ATOMIC_SEQ_CST);                            \
   }                                                                         \
   void __tsan_atomic##bits##_store(volatile type* p, type v, int) {         \
-    ::shardgraph::fake_cuda::checker::CheckAtomic(p, sizeof(type),          \
-                                                  FAKE_CUDA_PC);            \
+    FAKE_CUDA_CHECK_ATOMIC(p);                                              \
     __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                               \
   }                                                                         \
   type __tsan_atomic##bits##_exchange(volatile type* p, type v, int) {      \
-    ::shardgraph::fake_cuda::checker::CheckAtomic(p, sizeof(type),          \
-                                                  FAKE_CUDA_PC);            \
+    FAKE_CUDA_CHECK_ATOMIC(p);                                              \
     return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST);                     \
   }                                                                         \
   type __tsan_atomic##bits##_fetch_add(volatile type* p, type v, int) {     \
-    ::shardgraph::fake_cuda::checker::CheckAtomic(p, sizeof(type),          \
-                                                  FAKE_CUDA_PC);            \
+    FAKE_CUDA_CHECK_ATOMIC(p);                                              \
     return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);                      \
   }                                                                         \
   type __tsan_atomic##bits##_fetch_sub(volatile type* p, type v, int) {     \
-    ::shardgraph::fake_cuda::checker::CheckAtomic(p, sizeof(type),          \
-                                                  FAKE_CUDA_PC);            \
+    FAKE_CUDA_CHECK_ATOMIC(p);                                              \
     return __atomic_fetch_sub(p, v, __ATOMIC_SEQ_CST);                      \
   }                                                                         \
   type __tsan_atomic##bits##_fetch_and(volatile type* p, type v, int) {     \
-    ::shardgraph::fake_cuda::checker::CheckAtomic(p, sizeof(type),          \
-                                                  FAKE_CUDA_PC);            \
+    FAKE_CUDA_CHECK_ATOMIC(p);                                              \
     return __atomic_fetch_and(p, v, __ATOMIC_SEQ_CST);                      \
   }                                                                         \
   type __tsan_atomic##bits##_fetch_or(volatile type* p, type v, int) {      \
-    ::shardgraph::fake_cuda::checker::CheckAtomic(p, sizeof(type),          \
-                                                  FAKE_CUDA_PC);            \
+    FAKE_CUDA_CHECK_ATOMIC(p);                                              \
     return __atomic_fetch_or(p, v, __ATOMIC_SEQ_CST);                       \
   }                                                                         \
   type __tsan_atomic##bits##_fetch_xor(volatile type* p, type v, int) {     \
-    ::shardgraph::fake_cuda::checker::CheckAtomic(p, sizeof(type),          \
-                                                  FAKE_CUDA_PC);            \
+    FAKE_CUDA_CHECK_ATOMIC(p);                                              \
     return __atomic_fetch_xor(p, v, __ATOMIC_SEQ_CST);                      \
   }                                                                         \
   int __tsan_atomic##bits##_compare_exchange_strong(                        \
       volatile type* p, type* expected, type v, int, int) {                 \
-    ::shardgraph::fake_cuda::checker::CheckAtomic(p, sizeof(type),          \
-                                                  FAKE_CUDA_PC);            \
+    FAKE_CUDA_CHECK_ATOMIC(p);                                              \
     return __atomic_compare_exchange_n(p, expected, v, false,               \
                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
   }                                                                         \
   int __tsan_atomic##bits##_compare_exchange_weak(                          \
       volatile type* p, type* expected, type v, int, int) {                 \
-    ::shardgraph::fake_cuda::checker::CheckAtomic(p, sizeof(type),          \
-                                                  FAKE_CUDA_PC);            \
+    FAKE_CUDA_CHECK_ATOMIC(p);                                              \
     return __atomic_compare_exchange_n(p, expected, v, false,               \
                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
   }                                                                         \
   type __tsan_atomic##bits##_compare_exchange_val(                          \
       volatile type* p, type expected, type v, int, int) {                  \
-    ::shardgraph::fake_cuda::checker::CheckAtomic(p, sizeof(type),          \
-                                                  FAKE_CUDA_PC);            \
+    FAKE_CUDA_CHECK_ATOMIC(p);                                              \
     __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_SEQ_CST,   \
                                 __ATOMIC_SEQ_CST);                          \
     return expected;                                                        \
