@@ -213,6 +213,7 @@ class StepsRank {
     return executor_->WriteBuffer(plan_->state, 0, &state, sizeof(state));
   }
 
+  // On all ranks at once, as those of a step run.
   absl::Status TimeOnednnProducts() {
     for (auto& [shape, product] : products_) {
       for (const bool packed : {false, true}) {

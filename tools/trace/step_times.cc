@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 #include "kernels/check.h"
 #include "kernels/op.h"
@@ -168,15 +167,11 @@ std::vector<NodeTimes> NodeTimesOf(const StepPlan& plan,
                                    absl::Span<const RankTrace> ranks) {
   std::vector<NodeTimes> times(plan.graph.nodes.size());
   std::vector<int64_t> runs(times.size());
-  for (size_t id = 0; id < times.size(); ++id)
-    times[id].best = std::numeric_limits<double>::infinity();
   for (const RankTrace& rank : ranks) {
     for (const Events& lane : rank.lanes) {
       for (const TraceEvent& event : lane) {
-        const double seconds =
+        times[event.id].seconds +=
             1e-9 * static_cast<double>(event.end - event.begin);
-        times[event.id].best = std::min(times[event.id].best, seconds);
-        times[event.id].seconds += seconds;
         ++runs[event.id];
       }
     }

@@ -38,7 +38,6 @@ StepTimes StepTimesOf(const StepPlan& plan, absl::Span<const RankTrace> ranks);
 
 // Of one node of the plan, over all ranks and recorded steps.
 struct NodeTimes {
-  double best = 0;     // seconds of its fastest run; infinite when it never ran
   double seconds = 0;  // a step, the mean
   double runs = 0;     // a step
 };
