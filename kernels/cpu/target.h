@@ -20,10 +20,11 @@
 namespace shardgraph {
 
 enum class CpuTarget {
-  kBaseline,  // x86-64: SSE2
-  kAvx2,      // AVX2 and FMA
-  kAvx512,    // F, BW, DQ, VL
-  kAmx,       // those and AMX-BF16, for which the system must be asked
+  kBaseline,    // x86-64: SSE2
+  kAvx2,        // AVX2 and FMA
+  kAvx512,      // F, BW, DQ, VL
+  kAvx512Bf16,  // those and BF16, where it is faster than FP32
+  kAmx,         // kAvx512 and AMX-BF16, for which the system must be asked
 };
 
 // Those that this processor runs, in the order above.
@@ -46,12 +47,13 @@ class CpuTargetOverride {
   CpuTarget before_;
 };
 
-// The one of three functions that is for `target`; AMX, which only products
-// use, has AVX-512's.
+// The one of three functions that is for `target`; AVX-512 BF16 and AMX, which
+// only products use, have AVX-512's.
 template <typename F>
 F* ForTarget(CpuTarget target, F* baseline, F* avx2, F* avx512) {
   switch (target) {
     case CpuTarget::kAmx:
+    case CpuTarget::kAvx512Bf16:
     case CpuTarget::kAvx512:
       return avx512;
     case CpuTarget::kAvx2:

@@ -6,10 +6,11 @@
 #ifndef KERNELS_MATMUL_AMX_DOUBLE_H_
 #define KERNELS_MATMUL_AMX_DOUBLE_H_
 
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+
+#include "kernels/matmul/bf16_double.h"
 
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
@@ -77,23 +78,6 @@ void StoreTile(void* data, int64_t stride) {
     std::memcpy(static_cast<char*>(data) + i * stride, tiles.data[kTile][i],
                 bytes);
   }
-}
-
-// Subnormal numbers count as zeros of their sign, read and written.
-inline float FlushSubnormal(float value) {
-  return std::fabs(value) < 0x1p-126f ? std::copysign(0.0f, value) : value;
-}
-inline float WidenBf16(uint16_t bits) {
-  const uint32_t word = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &word, sizeof(value));
-  return FlushSubnormal(value);
-}
-// sum + a b, rounded once.
-inline float MultiplyAdd(float a, float b, float sum) {
-  const float product = a * b;  // exact unless subnormal or out of range
-  const bool exact = std::fabs(product) >= 0x1p-126f || a == 0 || b == 0;
-  return FlushSubnormal(exact ? sum + product : std::fma(a, b, sum));
 }
 
 // Even and odd elements are summed apart, over k in order, from zero; their sum

@@ -34,6 +34,8 @@ const GemmKernels& KernelsFor(const GemmProblem& problem, CpuTarget target) {
       (bf16 || override_kernels->element_bytes == sizeof(float)))
     return *override_kernels;
   if (bf16 && target == CpuTarget::kAmx) return amx::kGemmKernels;
+  if (bf16 && target == CpuTarget::kAvx512Bf16)
+    return avx512_bf16::kGemmKernels;
   return *ForTarget(target, &baseline::kGemmKernels, &avx2::kGemmKernels,
                     &avx512::kGemmKernels);
 }

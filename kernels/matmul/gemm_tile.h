@@ -79,6 +79,9 @@ extern const GemmKernels kGemmKernels;
 namespace avx512 {
 extern const GemmKernels kGemmKernels;
 }
+namespace avx512_bf16 {  // BF16 operands only
+extern const GemmKernels kGemmKernels;
+}
 namespace amx {  // BF16 operands only
 extern const GemmKernels kGemmKernels;
 }

@@ -6,7 +6,7 @@
 // Each benchmark is one of the three products of a linear layer on `rows` rows:
 // forward y[rows, out] = x[rows, in] w[out, in]^T, dx = dy w, or dw = dy^T x
 // (in FP32). Counters are the best of all rounds, in FLOP/s: `ours`; `onednn`
-// (FP32, or BF16 where the processor has AMX); `peak`, FP32 multiply-adds in
+// (FP32, or BF16 where the processor has AMX or AVX-512 BF16); `peak`, FP32 multiply-adds in
 // registers; `of_peak` and `of_onednn`, ratios. The time is ours. With several
 // threads set OMP_WAIT_POLICY=passive, or oneDNN's keep the cores from ours.
 #include <omp.h>
@@ -173,8 +173,8 @@ void Benchmark(benchmark::State& state, Direction direction, Layer layer,
   const std::unique_ptr<ThreadPool> pool = MakeThreadPool(threads);
   omp_set_num_threads(threads);
   Product product(direction, layer, dtype);
-  const bool amx = BestCpuTarget() == CpuTarget::kAmx;
-  const bool with_onednn = dtype == DType::kF32 || amx;
+  const bool with_onednn =
+      dtype == DType::kF32 || BestCpuTarget() >= CpuTarget::kAvx512Bf16;
   if (with_onednn) product.PrepareOneDnn();
   const auto multiply_add = SG_BEST_CPU_TARGET(MultiplyAdd);
   const int64_t flops_per_step = SG_BEST_CPU_TARGET(FlopsPerStep)();

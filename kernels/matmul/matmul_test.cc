@@ -22,6 +22,9 @@ namespace shardgraph {
 namespace amx_double {
 extern const GemmKernels kGemmKernels;
 }
+namespace avx512_bf16_double {
+extern const GemmKernels kGemmKernels;
+}
 namespace avx512_double {
 extern const GemmKernels kGemmKernels;
 }
@@ -225,15 +228,19 @@ TEST(Matmul, CudaWithoutCublasLt) {
   CheckCudaKernels(cases, MatmulReferenceKernels(), MatmulCudaKernels());
 }
 
-// The AMX kernels, on plain code in place of the instructions.
-TEST(Matmul, Amx) {
-  const GemmKernelsOverride amx(amx_double::kGemmKernels);
+// Kernels of BF16 operands, on plain code in place of the instructions.
+void CheckBf16Kernels(const GemmKernels& kernels) {
+  const GemmKernelsOverride only(kernels);
   std::vector<OpCase> cases = CpuCases();
   std::erase_if(cases, [](const OpCase& op_case) {
     return op_case.operands[0].type.dtype != DType::kBF16;
   });
   CheckKernels(cases, MatmulReferenceKernels(), MatmulCpuKernels());
 }
+
+TEST(Matmul, Amx) { CheckBf16Kernels(amx_double::kGemmKernels); }
+
+TEST(Matmul, Avx512Bf16) { CheckBf16Kernels(avx512_bf16_double::kGemmKernels); }
 
 TEST(Matmul, Avx512) {
   const GemmKernelsOverride avx512(avx512_double::kGemmKernels);
@@ -501,7 +508,8 @@ TEST_F(GemmTest, DoublesAreExact) {
   const std::unique_ptr<ThreadPool> threads = MakeThreadPool(2);
   alignas(64) static char scratch[1 << 18];
   for (const GemmKernels* kernels :
-       {&amx_double::kGemmKernels, &avx512_double::kGemmKernels}) {
+       {&amx_double::kGemmKernels, &avx512_bf16_double::kGemmKernels,
+        &avx512_double::kGemmKernels}) {
     const GemmKernelsOverride only(*kernels);
     for (const Sizes sizes : {Sizes{64, 96, 800}, Sizes{33, 70, 769},
                               Sizes{1, 1, 1}, Sizes{250, 40, 31}}) {

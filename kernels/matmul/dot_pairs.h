@@ -1,0 +1,43 @@
+// Products of pairs of BF16 numbers by AVX-512 BF16, by instruction or, with
+// SG_AVX512_BF16_DOUBLE, by plain code that does the same: for sources compiled
+// with SG_CPU_TARGET defined (kernels/cpu/target.h) for vectors of 64 bytes.
+//
+// Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume
+// 2, VDPBF16PS.
+#ifndef KERNELS_MATMUL_DOT_PAIRS_H_
+#define KERNELS_MATMUL_DOT_PAIRS_H_
+
+#include <cstdint>
+
+#include "kernels/cpu/vector_math.h"
+#if defined(SG_AVX512_BF16_DOUBLE)
+#include "kernels/matmul/bf16_double.h"
+#endif
+
+namespace shardgraph::SG_CPU_TARGET {
+namespace {
+
+typedef float PairSums __attribute__((vector_size(64)));
+typedef uint32_t Pairs __attribute__((vector_size(64)));
+
+// sums[i] += a[i].odd b[i].odd, then sums[i] += a[i].even b[i].even, each
+// rounded once; subnormal numbers count as zeros.
+#if defined(SG_AVX512_BF16_DOUBLE)
+SG_VECTOR_INLINE void AddDotPairs(Pairs a, Pairs b, PairSums* sums) {
+  for (int i = 0; i < 16; ++i) {
+    float sum = FlushSubnormal((*sums)[i]);
+    sum = MultiplyAdd(WidenBf16(a[i] >> 16), WidenBf16(b[i] >> 16), sum);
+    sum = MultiplyAdd(WidenBf16(a[i] & 0xffffu), WidenBf16(b[i] & 0xffffu), sum);
+    (*sums)[i] = sum;
+  }
+}
+#else
+SG_VECTOR_INLINE void AddDotPairs(Pairs a, Pairs b, PairSums* sums) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(*sums) : "v"(b), "v"(a));
+}
+#endif
+
+}  // namespace
+}  // namespace shardgraph::SG_CPU_TARGET
+
+#endif  // KERNELS_MATMUL_DOT_PAIRS_H_

@@ -1,0 +1,250 @@
+// Products of BF16 operands in pairs along k, for sources compiled with
+// SG_CPU_TARGET defined (kernels/cpu/target.h): packing and the order of blocks,
+// around the instructions of one processor.
+//
+// `Block` gives what is theirs:
+//
+//   // Rows of a block, a divisor of kGemmMaxRows.
+//   static constexpr int kRows;
+//   // Of k between loads and stores of sums.
+//   static constexpr int64_t kBlockDepth;
+//   // Whether rows of a are read where they lie, kRows of them at once.
+//   static constexpr bool kInPlace;
+//   // A thread constructs one before its blocks and destroys it after them.
+//   Block();
+//   ~Block();
+//   // out = a b (+ sums) over `steps` times kDepth of k: kRows rows of
+//   // kColumns sums, one behind the other. Row i of a is at a + i * a_stride
+//   // bytes; b is as PackPanel leaves it; sums may be null, or out.
+//   void Multiply(int64_t steps, const char* a, int64_t a_stride,
+//                 const char* b, const float* sums, float* out);
+#ifndef KERNELS_MATMUL_GEMM_PAIRS_H_
+#define KERNELS_MATMUL_GEMM_PAIRS_H_
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/vector_math.h"
+#include "kernels/matmul/gemm_store.h"
+#include "kernels/matmul/gemm_tile.h"
+
+namespace shardgraph::SG_CPU_TARGET {
+namespace {
+
+constexpr int kTile = 16;          // dwords in a row of a packed tile; its rows
+constexpr int kDepth = 2 * kTile;  // BF16 elements in a row
+constexpr int kColumns = 2 * kTile;  // of a block
+constexpr int64_t kTileBytes = 64 * kTile;
+
+typedef uint32_t Dwords __attribute__((vector_size(64)));
+typedef uint16_t Words __attribute__((vector_size(32)));
+
+int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+int64_t RoundUp(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+
+// Sixteen elements of two rows, paired.
+SG_VECTOR_INLINE void Pair(const uint16_t* even, const uint16_t* odd,
+                           Dwords* out) {
+  Words low, high;
+  std::memcpy(&low, even, sizeof(low));
+  std::memcpy(&high, odd, sizeof(high));
+  *out = __builtin_convertvector(low, Dwords) |
+         __builtin_convertvector(high, Dwords) << 16;
+}
+
+// Exchanges blocks of kStep x kStep of the 16 x 16 matrix.
+template <int kStep, int... kLane>
+SG_VECTOR_INLINE void TransposeStep(Dwords* rows,
+                                    std::integer_sequence<int, kLane...>) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kTile; ++i) {
+    if ((i & kStep) != 0) continue;
+    const Dwords upper = rows[i];
+    const Dwords lower = rows[i + kStep];
+    rows[i] = __builtin_shufflevector(
+        upper, lower,
+        ((kLane & kStep) != 0 ? kTile + kLane - kStep : kLane)...);
+    rows[i + kStep] = __builtin_shufflevector(
+        upper, lower,
+        ((kLane & kStep) != 0 ? kTile + kLane : kLane + kStep)...);
+  }
+}
+
+SG_VECTOR_INLINE void Transpose(Dwords* rows) {
+  constexpr std::make_integer_sequence<int, kTile> lanes;
+  TransposeStep<8>(rows, lanes);
+  TransposeStep<4>(rows, lanes);
+  TransposeStep<2>(rows, lanes);
+  TransposeStep<1>(rows, lanes);
+}
+
+// A matrix of BF16: element (i, p), p along k.
+struct Lines {
+  const uint16_t* data;
+  int64_t line_stride;
+  int64_t depth_stride;  // one of the two is 1
+
+  const uint16_t* At(int64_t i, int64_t p) const {
+    return data + i * line_stride + p * depth_stride;
+  }
+};
+
+// Sixteen lines from i on, kDepth elements of each from p on, as dwords:
+// rows[line][pair of elements], or, transposed, rows[pair][line].
+template <bool kTransposed>
+SG_VECTOR_INLINE void LoadLines(const Lines& lines, int64_t i, int64_t p,
+                                Dwords* rows) {
+  if (lines.depth_stride == 1) {
+    for (int l = 0; l < kTile; ++l)
+      std::memcpy(&rows[l], lines.At(i + l, p), sizeof(Dwords));
+  } else {
+    for (int t = 0; t < kTile; ++t) {
+      Pair(lines.At(i, p + 2 * t), lines.At(i, p + 2 * t + 1), &rows[t]);
+    }
+  }
+  if (kTransposed == (lines.depth_stride == 1)) Transpose(rows);
+}
+
+// The same where only `count` lines and `depth` elements exist: others are
+// zeros.
+template <bool kTransposed>
+void LoadSomeLines(const Lines& lines, int64_t i, int64_t p, int64_t count,
+                   int64_t depth, Dwords* rows) {
+  uint16_t elements[kTile][kDepth] = {};
+  for (int64_t l = 0; l < count; ++l) {
+    for (int64_t q = 0; q < depth; ++q)
+      elements[l][q] = *lines.At(i + l, p + q);
+  }
+  std::memcpy(rows, elements, sizeof(elements));
+  if (kTransposed) Transpose(rows);
+}
+
+// One tile of 16 lines of `size` that are left, kDepth elements of `depth` that
+// are left; rows of `out` lie `stride` bytes apart.
+template <bool kTransposed>
+void PackTile(const Lines& lines, int64_t i, int64_t p, int64_t size,
+              int64_t depth, char* out, int64_t stride) {
+  Dwords rows[kTile];
+  if (size >= kTile && depth >= kDepth) {
+    LoadLines<kTransposed>(lines, i, p, rows);
+  } else {
+    LoadSomeLines<kTransposed>(lines, i, p, size < 0 ? 0 : Smaller(size, kTile),
+                               Smaller(depth, kDepth), rows);
+  }
+  for (int r = 0; r < kTile; ++r)
+    std::memcpy(out + r * stride, &rows[r], sizeof(Dwords));
+}
+
+// `depth` of k from p on of kColumns columns of b from n on.
+void PackPanel(const GemmProblem& problem, int64_t n, int64_t p, int64_t depth,
+               char* out) {
+  const Lines columns = {static_cast<const uint16_t*>(problem.b.data),
+                         problem.b.column_stride, problem.b.row_stride};
+  for (int64_t q = 0; q < depth; q += kDepth) {
+    for (int h = 0; h < kColumns; h += kTile) {
+      PackTile<true>(columns, n + h, p + q, problem.n - n - h, depth - q, out,
+                     64);
+      out += kTileBytes;
+    }
+  }
+}
+
+// Rows of a as blocks read them, `stride` elements apart; rows up to `padded`
+// and on to a multiple of kTile are zeros.
+void PackA(const GemmProblem& problem, int64_t m, int64_t rows, int64_t padded,
+           int64_t p, int64_t depth, int64_t stride, uint16_t* out) {
+  const Lines lines = {static_cast<const uint16_t*>(problem.a.data),
+                       problem.a.row_stride, problem.a.column_stride};
+  for (int64_t i = 0; i < padded; i += kTile) {
+    for (int64_t q = 0; q < depth; q += kDepth) {
+      PackTile<false>(lines, m + i, p + q, rows - i, depth - q,
+                      reinterpret_cast<char*>(out + i * stride + q),
+                      stride * 2);
+    }
+  }
+}
+
+void Pack(const GemmProblem& problem, int64_t n, int64_t columns,
+          void* packed) {
+  char* out = static_cast<char*>(packed);
+  for (int64_t j = 0; j < columns; j += kColumns) {
+    PackPanel(problem, n + j, 0, problem.k, out);
+    out += RoundUp(problem.k, kDepth) * kColumns * 2;
+  }
+}
+
+template <typename Block>
+void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
+  constexpr int kRows = Block::kRows;
+  constexpr int64_t kBlockDepth = Block::kBlockDepth;
+  // Rows of packed a are this far apart: not a power of two.
+  constexpr int64_t kStride = kBlockDepth + kDepth;
+  static_assert(kGemmMaxRows % kRows == 0 && kGemmMaxRows % kTile == 0);
+  static_assert(kBlockDepth % kDepth == 0);
+  alignas(64) uint16_t packed_a[kGemmMaxRows * kStride];
+  alignas(64) char packed_b[kBlockDepth * kColumns * 2];
+  alignas(64) float sums[kGemmMaxElements];
+  alignas(64) float values[kRows * kColumns];
+  Block block_kernel;
+  const int64_t c_bytes = problem.c_bf16 ? 2 : 4;
+  const int64_t panel_bytes = RoundUp(problem.k, kDepth) * kColumns * 2;
+  int64_t p = 0;
+  do {  // once for k = 0
+    const int64_t depth = Smaller(problem.k - p, kBlockDepth);
+    const int64_t steps = RoundUp(depth, kDepth) / kDepth;
+    const bool last = p + depth == problem.k;
+    const char* a = reinterpret_cast<const char*>(packed_a);
+    int64_t a_stride = kStride * 2;
+    if (Block::kInPlace && problem.a.column_stride == 1 &&
+        tile.rows % kRows == 0 && depth % kDepth == 0) {
+      a_stride = problem.a.row_stride * 2;
+      a = static_cast<const char*>(problem.a.data) + tile.m * a_stride + p * 2;
+    } else {
+      PackA(problem, tile.m, tile.rows, RoundUp(tile.rows, kRows), p, depth,
+            kStride, packed_a);
+    }
+    // While a panel of b is used, the next one is fetched, in portions.
+    const int64_t portion =
+        RoundUp(steps * 2 * kTileBytes * kRows / tile.rows, 64);
+    float* sum = sums;
+    for (int64_t j = 0; j < tile.columns; j += kColumns) {
+      const char* b = packed_b;
+      const char* next_b = nullptr;
+      if (packed == nullptr) {
+        PackPanel(problem, tile.n + j, p, depth, packed_b);
+      } else {
+        b = static_cast<const char*>(packed) + j / kColumns * panel_bytes +
+            p / kDepth * 2 * kTileBytes;
+        if (j + kColumns < tile.columns) next_b = b + panel_bytes;
+      }
+      alignas(64) float bias[kColumns];
+      if (last) LoadBias<kColumns>(problem, tile.n + j, bias);
+      for (int64_t i = 0; i < tile.rows; i += kRows) {
+        if (next_b != nullptr) {
+          for (int64_t q = 0; q < portion; q += 64)
+            __builtin_prefetch(next_b + q, 0, 2);
+          next_b += portion;
+        }
+        block_kernel.Multiply(steps, a + i * a_stride, a_stride, b,
+                              p == 0 ? nullptr : sum, last ? values : sum);
+        if (last) {
+          GemmBlock block;
+          block.rows = Smaller(kRows, tile.rows - i);
+          block.columns = Smaller(kColumns, tile.columns - j);
+          block.c = static_cast<char*>(tile.c) +
+                    (i * tile.c_row_stride + j) * c_bytes;
+          block.c_row_stride = tile.c_row_stride;
+          StoreBlock<kColumns>(problem, values, bias, block);
+        }
+        sum += kRows * kColumns;
+      }
+    }
+    p += depth;
+  } while (p < problem.k);
+}
+
+}  // namespace
+}  // namespace shardgraph::SG_CPU_TARGET
+
+#endif  // KERNELS_MATMUL_GEMM_PAIRS_H_
