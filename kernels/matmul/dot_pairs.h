@@ -27,7 +27,8 @@ SG_VECTOR_INLINE void AddDotPairs(Pairs a, Pairs b, PairSums* sums) {
   for (int i = 0; i < 16; ++i) {
     float sum = FlushSubnormal((*sums)[i]);
     sum = MultiplyAdd(WidenBf16(a[i] >> 16), WidenBf16(b[i] >> 16), sum);
-    sum = MultiplyAdd(WidenBf16(a[i] & 0xffffu), WidenBf16(b[i] & 0xffffu), sum);
+    sum =
+        MultiplyAdd(WidenBf16(a[i] & 0xffffu), WidenBf16(b[i] & 0xffffu), sum);
     (*sums)[i] = sum;
   }
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/check.h"
 
@@ -17,7 +18,7 @@ constexpr int64_t kOne = 1;
 constexpr int64_t kWidestPanel = 32;
 constexpr int64_t kMaxScratchBytes = int64_t{8} << 20;
 constexpr int64_t kMinSharedRows = 192;
-constexpr int64_t kMinSharedColumns = 512;
+constexpr int64_t kMinSharedColumns = 128;
 constexpr int64_t kMinSharedElements = 1 << 15;
 
 // Of columns whose panels are shared at a time.
@@ -47,10 +48,12 @@ int64_t CacheBytes() {
 }
 
 // Packed rows of a tile take a third of the second-level cache, its sums half.
-int64_t TileRows() {
-  return std::min<int64_t>(CacheBytes() / 3 / (kGemmDepth * 4), kGemmMaxRows);
+int64_t TileRows(const GemmKernels& kernels) {
+  return std::min<int64_t>(CacheBytes() / 3 / (kGemmDepth * 4),
+                           kernels.max_rows);
 }
-int64_t TileElements() {
+int64_t TileElements(const GemmKernels& kernels, int64_t k) {
+  if (k <= kernels.block_depth) return std::numeric_limits<int64_t>::max();
   return std::min<int64_t>(CacheBytes() / 2 / 4, kGemmMaxElements);
 }
 
@@ -71,7 +74,7 @@ Division Divide(const GemmKernels& kernels, int64_t m, int64_t n,
                 int64_t threads, int64_t max_elements) {
   Division division;
   const int64_t longest_rows =
-      std::max(TileRows() / kernels.panel_rows, int64_t{1}) *
+      std::max(TileRows(kernels) / kernels.panel_rows, int64_t{1}) *
       kernels.panel_rows;
   division.rows = PartSize(m, longest_rows, 1, kernels.panel_rows);
   const int64_t longest =
@@ -143,9 +146,9 @@ void Run(const GemmProblem& problem, ThreadPool* pool,
             }
           });
     }
-    const Division division =
-        Divide(kernels, problem.m, width, pool->num_threads(),
-               discard ? kMaxDiscarded / ranges : TileElements());
+    const Division division = Divide(
+        kernels, problem.m, width, pool->num_threads(),
+        discard ? kMaxDiscarded / ranges : TileElements(kernels, problem.k));
     const int64_t row_tiles = DivideUp(problem.m, division.rows);
     const int64_t column_tiles = DivideUp(width, division.columns);
     const auto body = [&](int64_t i, float* discarded) {

@@ -14,7 +14,7 @@ class Block {
  public:
   static constexpr int kRows = 2 * kTile;
   static constexpr int64_t kBlockDepth = 768;  // a panel of b is 48 KiB
-  static constexpr bool kInPlace = true;
+  static bool InPlace(int64_t) { return true; }
 
   Block() {
     TileConfig config;
@@ -27,7 +27,7 @@ class Block {
   ~Block() { ReleaseTiles(); }
 
   void Multiply(int64_t steps, const char* a, int64_t a_stride, const char* b,
-                const float* sums, float* out) {
+                const float* sums, float* out, Ahead ahead) {
     constexpr int64_t kRowBytes = kColumns * sizeof(float);
     if (sums == nullptr) {
       ZeroTile<0>();
@@ -42,6 +42,7 @@ class Block {
     }
     const char* const lower_a = a + kTile * a_stride;
     for (int64_t s = 0; s < steps; ++s) {
+      ahead.Fetch();
       LoadTile<4>(a + s * 64, a_stride);
       LoadTile<6>(b, 64);
       MultiplyTiles<0, 4, 6>();
@@ -62,7 +63,8 @@ class Block {
 }  // namespace
 
 extern const GemmKernels kGemmKernels;  // also where no header declares it
-const GemmKernels kGemmKernels = {Block::kRows,     kColumns, kDepth,
-                                  sizeof(uint16_t), Pack,     Run<Block>};
+const GemmKernels kGemmKernels = {
+    Block::kRows, kColumns,           kDepth, sizeof(uint16_t),
+    kGemmMaxRows, Block::kBlockDepth, Pack,   Run<Block>};
 
 }  // namespace shardgraph::SG_CPU_TARGET

@@ -13,11 +13,12 @@ namespace {
 
 struct Block {
   static constexpr int kRows = 12;  // sums fill 24 of 32 registers
-  static constexpr int64_t kBlockDepth = 768;  // a panel of b is X KiB
-  static constexpr bool kInPlace = false;
+  static constexpr int64_t kBlockDepth = 1024;
+  // Rows 4 KiB apart crowd each other out of the first-level cache.
+  static bool InPlace(int64_t row_bytes) { return row_bytes % 4096 != 0; }
 
   void Multiply(int64_t steps, const char* a, int64_t a_stride, const char* b,
-                const float* sums, float* out) {
+                const float* sums, float* out, Ahead ahead) {
     PairSums sum[kRows][2];
 #pragma GCC unroll 12
     for (int i = 0; i < kRows; ++i) {
@@ -32,6 +33,7 @@ struct Block {
       }
     }
     for (int64_t s = 0; s < steps; ++s) {
+      ahead.Fetch();
       for (int t = 0; t < kTile; ++t) {
         Pairs b0, b1;
         std::memcpy(&b0, b, sizeof(b0));
@@ -63,7 +65,8 @@ struct Block {
 }  // namespace
 
 extern const GemmKernels kGemmKernels;  // also where no header declares it
-const GemmKernels kGemmKernels = {Block::kRows,     kColumns, kDepth,
-                                  sizeof(uint16_t), Pack,     Run<Block>};
+const GemmKernels kGemmKernels = {
+    Block::kRows,      kColumns,           kDepth, sizeof(uint16_t),
+    14 * Block::kRows, Block::kBlockDepth, Pack,   Run<Block>};
 
 }  // namespace shardgraph::SG_CPU_TARGET

@@ -1,6 +1,6 @@
 // Products of BF16 operands in pairs along k, for sources compiled with
-// SG_CPU_TARGET defined (kernels/cpu/target.h): packing and the order of blocks,
-// around the instructions of one processor.
+// SG_CPU_TARGET defined (kernels/cpu/target.h): packing and the order of
+// blocks, around the instructions of one processor.
 //
 // `Block` gives what is theirs:
 //
@@ -8,16 +8,18 @@
 //   static constexpr int kRows;
 //   // Of k between loads and stores of sums.
 //   static constexpr int64_t kBlockDepth;
-//   // Whether rows of a are read where they lie, kRows of them at once.
-//   static constexpr bool kInPlace;
+//   // Whether rows of a that lie so far apart are best read where they are,
+//   // kRows of them at once.
+//   static bool InPlace(int64_t row_bytes);
 //   // A thread constructs one before its blocks and destroys it after them.
 //   Block();
 //   ~Block();
 //   // out = a b (+ sums) over `steps` times kDepth of k: kRows rows of
 //   // kColumns sums, one behind the other. Row i of a is at a + i * a_stride
-//   // bytes; b is as PackPanel leaves it; sums may be null, or out.
+//   // bytes; b is as PackPanel leaves it; sums may be null, or out. Each step
+//   // fetches the next of `ahead`.
 //   void Multiply(int64_t steps, const char* a, int64_t a_stride,
-//                 const char* b, const float* sums, float* out);
+//                 const char* b, const float* sums, float* out, Ahead ahead);
 #ifndef KERNELS_MATMUL_GEMM_PAIRS_H_
 #define KERNELS_MATMUL_GEMM_PAIRS_H_
 
@@ -39,6 +41,18 @@ constexpr int64_t kTileBytes = 64 * kTile;
 
 typedef uint32_t Dwords __attribute__((vector_size(64)));
 typedef uint16_t Words __attribute__((vector_size(32)));
+
+// Memory that is fetched into the second-level cache in portions: while it is
+// computed, or it would keep the processor waiting.
+struct Ahead {
+  const char* data = nullptr;
+  int64_t bytes = 0;  // of a portion, a multiple of 64
+
+  void Fetch() {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(data + i, 0, 2);
+    data += bytes;
+  }
+};
 
 int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t RoundUp(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
@@ -92,12 +106,16 @@ struct Lines {
 
 // Sixteen lines from i on, kDepth elements of each from p on, as dwords:
 // rows[line][pair of elements], or, transposed, rows[pair][line].
+constexpr int64_t kAhead = 4 * kDepth;
 template <bool kTransposed>
 SG_VECTOR_INLINE void LoadLines(const Lines& lines, int64_t i, int64_t p,
                                 Dwords* rows) {
   if (lines.depth_stride == 1) {
-    for (int l = 0; l < kTile; ++l)
-      std::memcpy(&rows[l], lines.At(i + l, p), sizeof(Dwords));
+    for (int l = 0; l < kTile; ++l) {
+      const uint16_t* const line = lines.At(i + l, p);
+      __builtin_prefetch(line + kAhead);
+      std::memcpy(&rows[l], line, sizeof(Dwords));
+    }
   } else {
     for (int t = 0; t < kTile; ++t) {
       Pair(lines.At(i, p + 2 * t), lines.At(i, p + 2 * t + 1), &rows[t]);
@@ -189,6 +207,7 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
   Block block_kernel;
   const int64_t c_bytes = problem.c_bf16 ? 2 : 4;
   const int64_t panel_bytes = RoundUp(problem.k, kDepth) * kColumns * 2;
+  const int64_t sums_of_block = problem.k > kBlockDepth ? kRows * kColumns : 0;
   int64_t p = 0;
   do {  // once for k = 0
     const int64_t depth = Smaller(problem.k - p, kBlockDepth);
@@ -196,38 +215,34 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
     const bool last = p + depth == problem.k;
     const char* a = reinterpret_cast<const char*>(packed_a);
     int64_t a_stride = kStride * 2;
-    if (Block::kInPlace && problem.a.column_stride == 1 &&
-        tile.rows % kRows == 0 && depth % kDepth == 0) {
+    if (problem.a.column_stride == 1 && tile.rows % kRows == 0 &&
+        depth % kDepth == 0 && Block::InPlace(problem.a.row_stride * 2)) {
       a_stride = problem.a.row_stride * 2;
       a = static_cast<const char*>(problem.a.data) + tile.m * a_stride + p * 2;
     } else {
       PackA(problem, tile.m, tile.rows, RoundUp(tile.rows, kRows), p, depth,
             kStride, packed_a);
     }
-    // While a panel of b is used, the next one is fetched, in portions.
-    const int64_t portion =
-        RoundUp(steps * 2 * kTileBytes * kRows / tile.rows, 64);
+    // While a panel of b is used, the next one is fetched.
+    const int64_t portion = RoundUp(2 * kTileBytes * kRows / tile.rows, 64);
     float* sum = sums;
     for (int64_t j = 0; j < tile.columns; j += kColumns) {
       const char* b = packed_b;
-      const char* next_b = nullptr;
+      Ahead ahead;
       if (packed == nullptr) {
         PackPanel(problem, tile.n + j, p, depth, packed_b);
       } else {
         b = static_cast<const char*>(packed) + j / kColumns * panel_bytes +
             p / kDepth * 2 * kTileBytes;
-        if (j + kColumns < tile.columns) next_b = b + panel_bytes;
+        if (j + kColumns < tile.columns) ahead = {b + panel_bytes, portion};
       }
       alignas(64) float bias[kColumns];
       if (last) LoadBias<kColumns>(problem, tile.n + j, bias);
       for (int64_t i = 0; i < tile.rows; i += kRows) {
-        if (next_b != nullptr) {
-          for (int64_t q = 0; q < portion; q += 64)
-            __builtin_prefetch(next_b + q, 0, 2);
-          next_b += portion;
-        }
         block_kernel.Multiply(steps, a + i * a_stride, a_stride, b,
-                              p == 0 ? nullptr : sum, last ? values : sum);
+                              p == 0 ? nullptr : sum, last ? values : sum,
+                              ahead);
+        ahead.data += steps * ahead.bytes;
         if (last) {
           GemmBlock block;
           block.rows = Smaller(kRows, tile.rows - i);
@@ -237,7 +252,7 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
           block.c_row_stride = tile.c_row_stride;
           StoreBlock<kColumns>(problem, values, bias, block);
         }
-        sum += kRows * kColumns;
+        sum += sums_of_block;
       }
     }
     p += depth;

@@ -255,6 +255,7 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
   alignas(64) float sums[kGemmMaxElements];
   alignas(64) float values[kRows * kColumns] = {};
   const int64_t c_bytes = problem.c_bf16 ? 2 : 4;
+  const int64_t sums_of_block = problem.k > kGemmDepth ? kRows * kColumns : 0;
   int64_t p = 0;
   do {  // once for k = 0
     const int64_t depth = Smaller(problem.k - p, kGemmDepth);
@@ -307,7 +308,7 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
         }
         Micro(depth, packed_a + i * kStride, b, p == 0 ? nullptr : sum,
               last ? values : sum);
-        sum += kRows * kColumns;
+        sum += sums_of_block;
         if (last) StoreBlock<kColumns>(problem, values, bias, block);
       }
     }
@@ -318,6 +319,7 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
 }  // namespace
 
 extern const GemmKernels kGemmKernels;  // also where no header declares it
-const GemmKernels kGemmKernels = {kRows, kColumns, 1, sizeof(float), Pack, Run};
+const GemmKernels kGemmKernels = {kRows,        kColumns,   1,    sizeof(float),
+                                  kGemmMaxRows, kGemmDepth, Pack, Run};
 
 }  // namespace shardgraph::SG_CPU_TARGET

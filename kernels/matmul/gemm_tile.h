@@ -43,9 +43,9 @@ struct GemmTile {
   int64_t c_row_stride = 0;
 };
 
-// Bounds of a tile, which lives on the stack: 1 MiB with the rest. A tile has
-// at most kGemmMaxRows rows, and rounded up to whole panels at most
-// kGemmMaxElements elements.
+// Bounds of a tile, whose sums live on the stack: 1 MiB with the rest. A tile
+// has at most kGemmMaxRows rows, and rounded up to whole panels at most
+// kGemmMaxElements elements, unless it keeps no sums (block_depth).
 inline constexpr int64_t kGemmMaxRows = 384;
 inline constexpr int64_t kGemmMaxElements = 384 * 256;
 
@@ -57,6 +57,11 @@ struct GemmKernels {
   int64_t panel_columns;
   int64_t panel_depth;
   int64_t element_bytes;
+  // Longer tiles are no faster; at most kGemmMaxRows, a multiple of panel_rows.
+  int64_t max_rows;
+  // Of k at most, so that a tile keeps no sums and may have any number of
+  // columns.
+  int64_t block_depth;
   // Packs panels from column n on, the last one perhaps in part, 64-byte
   // aligned.
   void (*pack)(const GemmProblem& problem, int64_t n, int64_t columns,
