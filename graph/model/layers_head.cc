@@ -14,13 +14,18 @@ namespace shardgraph {
 namespace {
 
 // Rows of logits that cross_entropy_head holds at a time when nobody says:
-// enough for an efficient product, little beside the activations.
+// enough for an efficient product, little beside the activations; chunks of
+// about the same size, as each reads the whole weight.
 int64_t ChooseChunkRows(int64_t rows, int64_t vocab_size, DType dtype) {
-  constexpr int64_t kBytes = 32 << 20;
+  constexpr int64_t kBytes = 64 << 20;
   constexpr int64_t kLeast = 64;
-  const int64_t fitting = kBytes / (vocab_size * SizeOf(dtype));
-  return std::clamp<int64_t>(std::max(kLeast, fitting / kLeast * kLeast), 1,
-                             std::max<int64_t>(rows, 1));
+  const auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  rows = std::max<int64_t>(rows, 1);
+  const int64_t fitting =
+      std::max(kLeast, kBytes / (vocab_size * SizeOf(dtype)));
+  const int64_t chunks = divide_up(rows, fitting);
+  const int64_t chunk = divide_up(divide_up(rows, chunks), kLeast) * kLeast;
+  return std::min(chunk, rows);
 }
 
 class HeadLayer : public Layer {

@@ -3,227 +3,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/attention/attention_products.h"
 #include "kernels/cpu/vector.h"
 
-// Note: layouts. Operands of products are FP32. "Panels" are columns of a
-// matrix, kPanel at a time: element (p, c) of a matrix of at most kBlock rows
-// is at (c / kPanel) * kPanelStride + p * kPanel + c % kPanel. A micro-kernel
-// keeps kMicroRows x kPanel sums in registers; the right operand is one panel,
-// elements of the left one are broadcast, so panels serve as left operands
-// too. Rows and columns behind the end of a tile hold anything: what is
-// computed from them is not stored.
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
 
-constexpr int64_t kBlock = 96;
-constexpr int kPair = 2;  // blocks that share what is packed
-static_assert(kAttentionQueries == kPair * kBlock);
-constexpr int kPanel = 2 * kWidth;
-#if defined(__AVX512F__)
-constexpr int kMicroRows = 12;
-#else
-constexpr int kMicroRows = 6;
-#endif
-constexpr int64_t kPanelStride = kBlock * kPanel;
-constexpr int64_t kMaxPanels = kMaxHeadWidth / kPanel;
-
-static_assert(kBlock % kMicroRows == 0 && kBlock % kPanel == 0);
-static_assert(kMaxHeadWidth % kPanel == 0);
-
 const float kInfinity = __builtin_inff();
-
-int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
-int64_t Max(int64_t a, int64_t b) { return a > b ? a : b; }
-
-// A matrix of a block's width at most, in panels.
-struct Panels {
-  alignas(64) float data[kMaxPanels * kPanelStride];
-};
-// Scores and the like: element (r, c) at r * kBlock + c.
-struct Square {
-  alignas(64) float data[kBlock * kBlock];
-};
-
-template <typename T>
-SG_VECTOR_INLINE void PackRows(const T* row, int64_t stride, int64_t n,
-                               int64_t width, Panels* panels) {
-  constexpr int64_t kAhead = 8;  // rows are far apart: ask for them early
-  for (int64_t p = 0; p < n; ++p, row += stride) {
-    const char* ahead = reinterpret_cast<const char*>(
-        p + kAhead < n ? row + kAhead * stride : row);
-    for (int64_t byte = 0; byte < width * int64_t{sizeof(T)}; byte += 64)
-      __builtin_prefetch(ahead + byte);
-    float* to = panels->data + p * kPanel;
-    int64_t d = 0;
-    for (; d + kPanel <= width; d += kPanel, to += kPanelStride) {
-      StoreVector(LoadVector(row + d), to);
-      StoreVector(LoadVector(row + d + kWidth), to + kWidth);
-    }
-    if (d == width) continue;
-    for (int64_t c = 0; c < kPanel; ++c)
-      to[c] = d + c < width ? LoadFloat(row[d + c]) : 0.0f;
-  }
-}
-
-// Asks for rows [t, t + kBlock) of a head, which the next tile will pack.
-void Prefetch(const AttentionHead& head, const HeadRows& rows, int64_t t,
-              int64_t end) {
-  const int64_t size = head.bf16 ? 2 : 4;
-  for (int64_t n = t; n < Min(t + kBlock, end); ++n) {
-    const char* row =
-        static_cast<const char*>(rows.data) + n * rows.stride * size;
-    for (int64_t byte = 0; byte < head.width * size; byte += 64)
-      __builtin_prefetch(row + byte, 0, 2);
-  }
-}
-
-// Rows [t, t + n) of a head.
-void Pack(const AttentionHead& head, const HeadRows& rows, int64_t t, int64_t n,
-          Panels* panels) {
-  if (head.bf16) {
-    PackRows(static_cast<const uint16_t*>(rows.data) + t * rows.stride,
-             rows.stride, n, head.width, panels);
-  } else {
-    PackRows(static_cast<const float*>(rows.data) + t * rows.stride,
-             rows.stride, n, head.width, panels);
-  }
-}
-
-// The panels of factor * the transposed matrix: `width` rows, n columns. A
-// panel of it has room for kMaxHeadWidth rows.
-struct TransposedPanels {
-  static constexpr int64_t kStride = kMaxHeadWidth * kPanel;
-  alignas(64) float data[kBlock / kPanel * kStride];
-};
-
-void Transpose(const Panels& panels, int64_t n, int64_t width, float factor,
-               TransposedPanels* transposed) {
-  typedef float Float4 __attribute__((vector_size(16), aligned(4), may_alias));
-  const auto low = [](Float4 a, Float4 b) {
-    return __builtin_shufflevector(a, b, 0, 4, 1, 5);
-  };
-  const auto high = [](Float4 a, Float4 b) {
-    return __builtin_shufflevector(a, b, 2, 6, 3, 7);
-  };
-  // Four by four; rows and columns behind the end are there.
-  for (int64_t d = 0; d < width; d += 4) {
-    const float* from = panels.data + d / kPanel * kPanelStride + d % kPanel;
-    for (int64_t i = 0; i < n; i += 4) {
-      Float4 row[4];
-      for (int k = 0; k < 4; ++k)
-        row[k] =
-            *reinterpret_cast<const Float4*>(from + (i + k) * kPanel) * factor;
-      const Float4 w = low(row[0], row[2]);
-      const Float4 x = high(row[0], row[2]);
-      const Float4 y = low(row[1], row[3]);
-      const Float4 z = high(row[1], row[3]);
-      Float4* const to = reinterpret_cast<Float4*>(
-          transposed->data + i / kPanel * TransposedPanels::kStride +
-          d * kPanel + i % kPanel);
-      to[0] = low(w, y);
-      to[kPanel / 4] = high(w, y);
-      to[2 * kPanel / 4] = low(x, z);
-      to[3 * kPanel / 4] = high(x, z);
-    }
-  }
-}
-
-struct Sums {
-  Vector part[kMicroRows][2];
-};
-
-// sums += a b: element (i, p) of the left operand is at a[i * kRow + p *
-// kStep].
-template <int kRow, int kStep>
-SG_VECTOR_INLINE void Multiply(const float* a, const float* b, int64_t depth,
-                               Sums* sums) {
-  for (int64_t p = 0; p < depth; ++p) {
-    const Vector b0 = LoadVector(b);
-    const Vector b1 = LoadVector(b + kWidth);
-#pragma GCC unroll 12
-    for (int i = 0; i < kMicroRows; ++i) {
-      const Vector left = Broadcast(a[i * kRow]);
-      sums->part[i][0] += left * b0;
-      sums->part[i][1] += left * b1;
-    }
-    a += kStep;
-    b += kPanel;
-  }
-}
-
-// c = sums or c += sums, `rows` x `columns` of it.
-template <bool kAdd>
-SG_VECTOR_INLINE void StoreSums(const Sums& sums, int64_t rows, int64_t columns,
-                                float* c, int64_t stride) {
-  if (rows >= kMicroRows && columns >= kPanel) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kMicroRows; ++i) {
-      for (int k = 0; k < 2; ++k) {
-        float* to = c + i * stride + k * kWidth;
-        const Vector sum = sums.part[i][k];
-        StoreVector(kAdd ? LoadVector(to) + sum : sum, to);
-      }
-    }
-    return;
-  }
-  float values[kMicroRows][kPanel];
-#pragma GCC unroll 12
-  for (int i = 0; i < kMicroRows; ++i) {
-    StoreVector(sums.part[i][0], values[i]);
-    StoreVector(sums.part[i][1], values[i] + kWidth);
-  }
-  for (int64_t i = 0; i < Min(kMicroRows, rows); ++i) {
-    for (int64_t k = 0; k < Min(kPanel, columns); ++k) {
-      float* to = c + i * stride + k;
-      *to = kAdd ? *to + values[i][k] : values[i][k];
-    }
-  }
-}
-
-// c[r, n] = sum over d of left[r, d] right[d, n] for r in [0, rows), n in
-// [0, columns): scores. In the panel of columns from n on only rows in
-// [from(n), to(n)) are needed.
-template <typename From, typename To>
-SG_VECTOR_INLINE void Scores(const Panels& left, const TransposedPanels& right,
-                             int64_t rows, int64_t columns, int64_t width,
-                             From from, To to, Square* c) {
-  for (int64_t n = 0; n < columns; n += kPanel) {
-    const float* b = right.data + n / kPanel * TransposedPanels::kStride;
-    const int64_t end = Min(rows, to(n));
-    for (int64_t r = from(n) / kMicroRows * kMicroRows; r < end;
-         r += kMicroRows) {
-      Sums sums = {};
-      for (int64_t d = 0; d < width; d += kPanel) {
-        Multiply<kPanel, 1>(left.data + d / kPanel * kPanelStride + r * kPanel,
-                            b + d * kPanel, Min(kPanel, width - d), &sums);
-      }
-      // Squares have room for whole micro-tiles.
-      StoreSums<false>(sums, kMicroRows, kPanel, c->data + r * kBlock + n,
-                       kBlock);
-    }
-  }
-}
-
-// c[r, d] += sum over p in [from(r), to(r)) of left(r, p) right[p, d]: what
-// scores are multiplied with. kTransposed: left(r, p) is element (p, r).
-template <bool kTransposed, typename From, typename To>
-SG_VECTOR_INLINE void AddProduct(const Square& left, const Panels& right,
-                                 int64_t rows, int64_t width, From from, To to,
-                                 float* c, int64_t stride) {
-  constexpr int kRow = kTransposed ? 1 : kBlock;
-  constexpr int kStep = kTransposed ? kBlock : 1;
-  for (int64_t d = 0; d < width; d += kPanel) {
-    const float* b = right.data + d / kPanel * kPanelStride;
-    for (int64_t r = 0; r < rows; r += kMicroRows) {
-      const int64_t begin = from(r), end = to(r);
-      if (begin >= end) continue;
-      Sums sums = {};
-      Multiply<kRow, kStep>(left.data + r * kRow + begin * kStep,
-                            b + begin * kPanel, end - begin, &sums);
-      StoreSums<true>(sums, rows - r, width - d, c + r * stride + d, stride);
-    }
-  }
-}
 
 template <typename T>
 SG_VECTOR_INLINE void StoreRow(const float* values, float factor, int64_t n,
@@ -236,15 +22,28 @@ SG_VECTOR_INLINE void StoreRow(const float* values, float factor, int64_t n,
       });
 }
 
-// Row t of a head = factor * values.
+// Row t of a head = factor * values; the next rows are stored soon.
 void StoreRow(const AttentionHead& head, const HeadRows& rows, int64_t t,
               const float* values, float factor) {
+  PrefetchRow(head, rows, t + kAhead);
   if (head.bf16) {
     StoreRow(values, factor, head.width,
              static_cast<uint16_t*>(rows.data) + t * rows.stride);
   } else {
     StoreRow(values, factor, head.width,
              static_cast<float*>(rows.data) + t * rows.stride);
+  }
+}
+
+// Asks for rows [t, t + kBlock) of a head, which the next tile will pack.
+void PrefetchBlock(const AttentionHead& head, const HeadRows& rows, int64_t t,
+                   int64_t end) {
+  const int64_t size = head.bf16 ? 2 : 4;
+  for (int64_t n = t; n < Min(t + kBlock, end); ++n) {
+    const char* row =
+        static_cast<const char*>(rows.data) + n * rows.stride * size;
+    for (int64_t byte = 0; byte < head.width * size; byte += 64)
+      __builtin_prefetch(row + byte, 0, 2);
   }
 }
 
@@ -368,7 +167,7 @@ void ScoreGradient(const Tile& tile, const float* lse, const float* deltas,
 // Keys [j, j + columns) and the sums of their gradients.
 struct KeyBlock {
   int64_t j, columns;
-  Panels k;
+  Panels k;  // right operand
   TransposedPanels k_transposed, v_transposed;
   alignas(64) float dk[kBlock * kMaxHeadWidth];
   alignas(64) float dv[kBlock * kMaxHeadWidth];
@@ -377,8 +176,10 @@ struct KeyBlock {
 // Adds the contributions of the block and queries [i, i + rows) to all three
 // gradients.
 void TileGradient(const AttentionHead& head, int64_t i, int64_t rows,
-                  const Panels& q, const Panels& dout, KeyBlock* block) {
+                  const BothPanels& q, const BothPanels& dout,
+                  KeyBlock* block) {
   Square scores, dp, kept;
+  HalfSquare half;
   const Tile tile{head, i, block->j, rows, block->columns};
   const int64_t width = head.width;
   const auto row_begin = [&](int64_t c) { return tile.QueriesBegin(c); };
@@ -387,26 +188,28 @@ void TileGradient(const AttentionHead& head, int64_t i, int64_t rows,
   const auto keys_end = [&](int64_t r) {
     return tile.KeysEnd(Min(r + kMicroRows, rows) - 1);
   };
-  Scores(q, block->k_transposed, rows, tile.columns, width, row_begin, rows_end,
-         &scores);
-  Scores(dout, block->v_transposed, rows, tile.columns, width, row_begin,
+  Scores(q.left, block->k_transposed, rows, tile.columns, width, row_begin,
+         rows_end, &scores);
+  Scores(dout.left, block->v_transposed, rows, tile.columns, width, row_begin,
          rows_end, &dp);
   if (head.kept != nullptr)
     head.kept(head, i, tile.j, rows, tile.columns, kBlock, 1, kept.data);
   ScoreGradient(tile, head.lse + i, head.deltas + i,
                 head.kept == nullptr ? nullptr : &kept, &scores, &dp);
-  AddProduct<true>(scores, dout, tile.columns, width, row_begin, rows_end,
-                   block->dv, width);
-  AddProduct<true>(dp, q, tile.columns, width, row_begin, rows_end, block->dk,
-                   width);
-  AddProduct<false>(dp, block->k, rows, width, key_begin, keys_end,
-                    head.dq_sums + i * width, width);
+  AddProduct<true>(SumOverRows(scores, rows, tile.columns, &half), dout.right,
+                   tile.columns, width, row_begin, rows_end, block->dv, width);
+  AddProduct<true>(SumOverRows(dp, rows, tile.columns, &half), q.right,
+                   tile.columns, width, row_begin, rows_end, block->dk, width);
+  AddProduct<false>(SumOverColumns(dp, rows, tile.columns, &half), block->k,
+                    rows, width, key_begin, keys_end, head.dq_sums + i * width,
+                    width);
 }
 
 // dk and dv of keys [j, j + kPair * kBlock); adds to the sums of dq.
 void KeysGradient(const AttentionHead* heads, int64_t count, int64_t j) {
   KeyBlock blocks[kPair];
-  Panels q, dout;
+  BothPanels q, dout;
+  Panels left;
   const AttentionHead& first = heads[0];
   const int64_t width = first.width;
   for (KeyBlock& block : blocks) {
@@ -414,10 +217,11 @@ void KeysGradient(const AttentionHead* heads, int64_t count, int64_t j) {
     block.columns = Max(0, Min(kBlock, first.keys - block.j));
     std::memset(block.dk, 0, block.columns * width * sizeof(float));
     std::memset(block.dv, 0, block.columns * width * sizeof(float));
-    Pack(first, first.v, block.j, block.columns, &block.k);
-    Transpose(block.k, block.columns, width, 1, &block.v_transposed);
-    Pack(first, first.k, block.j, block.columns, &block.k);
-    Transpose(block.k, block.columns, width, first.scale, &block.k_transposed);
+    PackLeft(first, first.v, block.j, block.columns, &left);
+    Transpose(left, block.columns, width, 1, &block.v_transposed);
+    PackLeft(first, first.k, block.j, block.columns, &left);
+    Transpose(left, block.columns, width, first.scale, &block.k_transposed);
+    PackRight(first, first.k, block.j, block.columns, &block.k);
   }
   for (int64_t h = 0; h < count; ++h) {
     const AttentionHead& head = heads[h];
@@ -426,8 +230,8 @@ void KeysGradient(const AttentionHead* heads, int64_t count, int64_t j) {
       const int64_t rows = Min(kBlock, head.queries - i);
       Pack(head, head.q, i, rows, &q);
       Pack(head, head.dout, i, rows, &dout);
-      Prefetch(head, head.q, i + kBlock, head.queries);
-      Prefetch(head, head.dout, i + kBlock, head.queries);
+      PrefetchBlock(head, head.q, i + kBlock, head.queries);
+      PrefetchBlock(head, head.dout, i + kBlock, head.queries);
       for (KeyBlock& block : blocks) {
         if (block.columns == 0 || (head.causal && block.j > i)) continue;
         TileGradient(head, i, rows, q, dout, &block);
@@ -453,6 +257,8 @@ SG_VECTOR_INLINE float Dot(const T* x, const T* y, int64_t n) {
 
 // Sum over d of dout[t, d] out[t, d].
 float Delta(const AttentionHead& head, int64_t t) {
+  PrefetchRow(head, head.dout, t + kAhead);
+  PrefetchRow(head, head.out, t + kAhead);
   const int64_t x = t * head.dout.stride, y = t * head.out.stride;
   return head.bf16
              ? Dot(static_cast<const uint16_t*>(head.dout.data) + x,
@@ -477,6 +283,7 @@ struct QueryBlock {
 void AddTile(const Tile& tile, const Panels& k, const Panels& v,
              QueryBlock* block) {
   Square scores, kept;
+  HalfSquare half;
   alignas(64) float rescale[kBlock];
   const int64_t width = tile.head.width;
   const int64_t rows = tile.rows;
@@ -500,7 +307,7 @@ void AddTile(const Tile& tile, const Panels& k, const Panels& v,
     for (int64_t d = 0; d < width; ++d) out[d] *= rescale[r];
   }
   AddProduct<true>(
-      scores, v, rows, width, begin,
+      SumOverRows(scores, tile.columns, rows, &half), v, rows, width, begin,
       [&](int64_t r) { return tile.KeysEnd(Min(r + kMicroRows, rows) - 1); },
       block->out, width);
 }
@@ -516,7 +323,7 @@ void AttentionForward(const AttentionHead& head, int64_t i) {
     for (float& max : block.max) max = -kInfinity;
     std::memset(block.sum, 0, sizeof(block.sum));
     std::memset(block.out, 0, block.rows * head.width * sizeof(float));
-    Pack(head, head.q, block.i, block.rows, &k);
+    PackLeft(head, head.q, block.i, block.rows, &k);
     Transpose(k, block.rows, head.width, head.scale, &block.q);
   }
   const int64_t last = Min(head.queries, i + kPair * kBlock);
@@ -524,10 +331,10 @@ void AttentionForward(const AttentionHead& head, int64_t i) {
       head.causal ? Max(0, Min(head.keys, last + head.offset)) : head.keys;
   for (int64_t j = 0; j < keys; j += kBlock) {
     const int64_t columns = Min(kBlock, keys - j);
-    Pack(head, head.k, j, columns, &k);
-    Pack(head, head.v, j, columns, &v);
-    Prefetch(head, head.k, j + kBlock, keys);
-    Prefetch(head, head.v, j + kBlock, keys);
+    PackLeft(head, head.k, j, columns, &k);
+    PackRight(head, head.v, j, columns, &v);
+    PrefetchBlock(head, head.k, j + kBlock, keys);
+    PrefetchBlock(head, head.v, j + kBlock, keys);
     for (QueryBlock& block : blocks) {
       const Tile tile{head, block.i, j, block.rows, columns};
       if (block.rows > 0 && tile.KeysEnd(block.rows - 1) > 0)

@@ -73,6 +73,10 @@ namespace avx512 {
 AttentionForwardFunction AttentionForward;
 AttentionGradientFunction AttentionGradient;
 }  // namespace avx512
+namespace avx512_bf16 {  // BF16 heads only
+AttentionForwardFunction AttentionForward;
+AttentionGradientFunction AttentionGradient;
+}  // namespace avx512_bf16
 
 }  // namespace shardgraph
 

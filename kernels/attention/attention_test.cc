@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/attention/attention_block.h"
 #include "kernels/testing/conformance.h"
@@ -12,7 +13,11 @@
 
 namespace shardgraph {
 
-namespace avx512_double {  // on code that runs everywhere
+namespace avx512_bf16_double {  // on code that runs everywhere, like the next
+AttentionForwardFunction AttentionForward;
+AttentionGradientFunction AttentionGradient;
+}  // namespace avx512_bf16_double
+namespace avx512_double {
 AttentionForwardFunction AttentionForward;
 AttentionGradientFunction AttentionGradient;
 }  // namespace avx512_double
@@ -82,6 +87,7 @@ OpCase Forward(const Shapes& s) {
         OperandCase(TensorType(DType::kI64, {}), std::vector<double>{5}));
   }
   op_case.magnitude = 1;
+  op_case.inner_rounding = s.dtype == DType::kBF16;
   return op_case;
 }
 
@@ -109,6 +115,7 @@ OpCase Backward(const Shapes& s) {
       op_case.result_strides.push_back(op_case.operands[i].type.strides);
   }
   op_case.magnitude = s.width;
+  op_case.inner_rounding = forward.inner_rounding;
   return op_case;
 }
 
@@ -434,27 +441,33 @@ TEST(AttentionGradient, MatchesFiniteDifferences) {
   }
 }
 
-// out, lse, dq, dk and dv of two heads that share a key head.
+// out, lse, dq, dk and dv of two heads that share a key head; elements are T.
+template <typename T>
 std::vector<std::vector<float>> RunBlocks(int64_t length, int64_t width,
                                           AttentionForwardFunction* forward,
                                           AttentionGradientFunction* gradient) {
   const auto draw = [&](uint64_t seed) {
-    const auto values = UniformValues(length * width, -2, 2, seed);
-    return std::vector<float>(values.begin(), values.end());
+    // Numbers of few bits, so that BF16 holds them.
+    std::vector<T> values;
+    for (const double value : UniformValues(length * width, -2, 2, seed))
+      values.push_back(T(static_cast<float>(BFloat16(value))));
+    return values;
   };
-  std::vector<float> k = draw(1), v = draw(2);
-  std::vector<float> dk(length * width), dv(length * width);
-  std::vector<std::vector<float>> q = {draw(3), draw(4)};
-  std::vector<std::vector<float>> dout = {draw(5), draw(6)};
-  std::vector<std::vector<float>> out(2, dk), dq(2, dk), sums(2, dk);
+  std::vector<T> k = draw(1), v = draw(2);
+  std::vector<T> dk(length * width), dv(length * width);
+  std::vector<std::vector<T>> q = {draw(3), draw(4)};
+  std::vector<std::vector<T>> dout = {draw(5), draw(6)};
+  std::vector<std::vector<T>> out(2, dk), dq(2, dk);
+  std::vector<std::vector<float>> sums(2, std::vector<float>(length * width));
   std::vector<std::vector<float>> lse(2, std::vector<float>(length));
   std::vector<std::vector<float>> deltas = lse;
   std::vector<AttentionHead> heads(2);
   for (int h = 0; h < 2; ++h) {
     AttentionHead& head = heads[h];
+    head.bf16 = sizeof(T) == sizeof(BFloat16);
     head.queries = head.keys = length;
     head.width = width;
-    head.scale = 0.5;
+    head.scale = 0.3f;
     head.causal = true;
     head.q = {q[h].data(), width};
     head.k = {k.data(), width};
@@ -470,24 +483,53 @@ std::vector<std::vector<float>> RunBlocks(int64_t length, int64_t width,
     for (int64_t i = 0; i < length; i += kAttentionQueries) forward(head, i);
   }
   gradient(heads.data(), heads.size());
-  return {out[0], out[1], lse[0], lse[1], dq[0], dq[1], dk, dv};
+  std::vector<std::vector<float>> results = {lse[0], lse[1]};
+  for (const std::vector<T>* values :
+       {&out[0], &out[1], &dq[0], &dq[1], &dk, &dv})
+    results.emplace_back(values->begin(), values->end());
+  return results;
 }
+
+// Checks that two runs differ by `share` of a result's largest element at most.
+void CheckSame(const std::vector<std::vector<float>>& a,
+               const std::vector<std::vector<float>>& b, float share) {
+  for (size_t r = 0; r < a.size(); ++r) {
+    float largest = 1;
+    for (const float value : a[r]) largest = std::max(largest, std::abs(value));
+    for (size_t i = 0; i < a[r].size(); ++i)
+      ASSERT_NEAR(a[r][i], b[r][i], share * largest)
+          << "result " << r << " element " << i;
+  }
+}
+
+constexpr int64_t kLengths[] = {1, 31, 97, 196};
+constexpr int64_t kWidths[] = {3, 32, 70};
 
 // Panels as wide as AVX-512's; the other widths are in the cases above.
 TEST(AttentionBlock, WidePanelsGiveTheSame) {
-  for (const int64_t length : {1, 31, 97, 196}) {
-    for (const int64_t width : {3, 32, 70}) {
-      const auto narrow = RunBlocks(length, width, baseline::AttentionForward,
-                                    baseline::AttentionGradient);
-      const auto wide =
-          RunBlocks(length, width, avx512_double::AttentionForward,
-                    avx512_double::AttentionGradient);
-      for (size_t r = 0; r < narrow.size(); ++r) {
-        for (size_t i = 0; i < narrow[r].size(); ++i)
-          ASSERT_NEAR(wide[r][i], narrow[r][i], 2e-5)
-              << "result " << r << " element " << i << " of length " << length
-              << ", width " << width;
-      }
+  for (const int64_t length : kLengths) {
+    for (const int64_t width : kWidths) {
+      SCOPED_TRACE(absl::StrCat("length ", length, ", width ", width));
+      CheckSame(RunBlocks<float>(length, width, baseline::AttentionForward,
+                                 baseline::AttentionGradient),
+                RunBlocks<float>(length, width, avx512_double::AttentionForward,
+                                 avx512_double::AttentionGradient),
+                1e-6);
+    }
+  }
+}
+
+// Products of BF16 pairs, which round probabilities and ds to BF16.
+TEST(AttentionBlock, PairsGiveTheSame) {
+  for (const int64_t length : kLengths) {
+    for (const int64_t width : kWidths) {
+      SCOPED_TRACE(absl::StrCat("length ", length, ", width ", width));
+      CheckSame(RunBlocks<BFloat16>(length, width, baseline::AttentionForward,
+                                    baseline::AttentionGradient),
+                RunBlocks<BFloat16>(length, width,
+                                    avx512_bf16_double::AttentionForward,
+                                    avx512_bf16_double::AttentionGradient),
+                1e-2);
     }
   }
 }

@@ -121,6 +121,12 @@ absl::Status SupportsGradient(const Attributes&,
   return SupportsTypes(operands[1]);
 }
 
+// Whether heads like q's are for the processor's products of BF16 pairs.
+bool PairsOfBf16(const Tensor& q) {
+  return q.type.dtype == DType::kBF16 &&
+         BestCpuTarget() == CpuTarget::kAvx512Bf16;
+}
+
 absl::StatusOr<std::unique_ptr<PreparedKernel>> Prepare(
     const KernelContext& context) {
   auto all = std::make_unique<Heads>(context, 0, 3);
@@ -130,21 +136,24 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> Prepare(
     head.lse = lse;
     lse += head.queries;
   }
-  return MakeKernel([all = std::move(all),
-                     run = SG_BEST_CPU_TARGET(AttentionForward)](Lane& lane) {
-    const int64_t offset = all->offset == nullptr ? 0 : *all->offset;
-    const int64_t blocks =
-        (all->config.queries + kAttentionQueries - 1) / kAttentionQueries;
-    const auto body = [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        AttentionHead head = all->heads[task / blocks];
-        head.offset = offset;
-        // The last queries see most keys: begin with them.
-        run(head, (blocks - 1 - task % blocks) * kAttentionQueries);
-      }
-    };
-    lane.pool->ParallelFor(all->heads.size() * blocks, 1, body);
-  });
+  return MakeKernel(
+      [all = std::move(all),
+       run = PairsOfBf16(context.operands[0])
+                 ? &avx512_bf16::AttentionForward
+                 : SG_BEST_CPU_TARGET(AttentionForward)](Lane& lane) {
+        const int64_t offset = all->offset == nullptr ? 0 : *all->offset;
+        const int64_t blocks =
+            (all->config.queries + kAttentionQueries - 1) / kAttentionQueries;
+        const auto body = [&](int64_t begin, int64_t end) {
+          for (int64_t task = begin; task < end; ++task) {
+            AttentionHead head = all->heads[task / blocks];
+            head.offset = offset;
+            // The last queries see most keys: begin with them.
+            run(head, (blocks - 1 - task % blocks) * kAttentionQueries);
+          }
+        };
+        lane.pool->ParallelFor(all->heads.size() * blocks, 1, body);
+      });
 }
 
 // FP32 sums of dq [B, H, T, D], then sums over d of dout * out [B, H, T].
@@ -176,7 +185,10 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareGradient(
     deltas += head.queries;
   }
   return MakeKernel([all = std::move(all),
-                     run = SG_BEST_CPU_TARGET(AttentionGradient)](Lane& lane) {
+                     run = PairsOfBf16(context.operands[1])
+                               ? &avx512_bf16::AttentionGradient
+                               : SG_BEST_CPU_TARGET(AttentionGradient)](
+                        Lane& lane) {
     // One task per key head: it owns its dk, dv and the dq of its group.
     const int64_t count = all->config.heads_per_group();
     const auto body = [&](int64_t begin, int64_t end) {

@@ -4,10 +4,13 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/random/random.h"
+#include "kernels/reference/access.h"
 #include "kernels/reference/reference_kernel.h"
 
 namespace shardgraph {
 namespace {
+
+// Rounds where backends may (kernels/attention/attention.h).
 
 // The probabilities of one query, and which keys they are for.
 class Scores {
@@ -82,7 +85,7 @@ void Attention(const ReferenceCall& call) {
           if (s[j] == -infinity) continue;
           const double e = std::exp(s[j] - max);
           sum += e;
-          const double kept = e * scores.Kept(b, h, i, j);
+          const double kept = RoundTo(v.dtype(), e * scores.Kept(b, h, i, j));
           for (int64_t d = 0; d < config.width; ++d)
             out[d] += kept * v.Get(b, j, h / config.heads_per_group(), d);
         }
@@ -122,11 +125,13 @@ void AttentionGradient(const ReferenceCall& call) {
             double dp = 0;
             for (int64_t d = 0; d < width; ++d)
               dp += dout.Get(b, i, h, d) * v.Get(b, j, g, d);
-            const double ds = p * (kept * dp - delta) * config.scale;
+            const double ds =
+                RoundTo(q.dtype(), p * (kept * dp - delta)) * config.scale;
+            const double p_kept = RoundTo(q.dtype(), kept * p);
             for (int64_t d = 0; d < width; ++d) {
               dq[d] += ds * k.Get(b, j, g, d);
               dk[j * width + d] += ds * q.Get(b, i, h, d);
-              dv[j * width + d] += kept * p * dout.Get(b, i, h, d);
+              dv[j * width + d] += p_kept * dout.Get(b, i, h, d);
             }
           }
           for (int64_t d = 0; d < width; ++d)

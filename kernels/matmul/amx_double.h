@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels/matmul/bf16_double.h"
+#include "kernels/cpu/bf16_double.h"
 
 namespace shardgraph::SG_CPU_TARGET {
 namespace {

@@ -4,14 +4,14 @@
 //
 // Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume
 // 2, VDPBF16PS.
-#ifndef KERNELS_MATMUL_DOT_PAIRS_H_
-#define KERNELS_MATMUL_DOT_PAIRS_H_
+#ifndef KERNELS_CPU_DOT_PAIRS_H_
+#define KERNELS_CPU_DOT_PAIRS_H_
 
 #include <cstdint>
 
 #include "kernels/cpu/vector_math.h"
 #if defined(SG_AVX512_BF16_DOUBLE)
-#include "kernels/matmul/bf16_double.h"
+#include "kernels/cpu/bf16_double.h"
 #endif
 
 namespace shardgraph::SG_CPU_TARGET {
@@ -41,4 +41,4 @@ SG_VECTOR_INLINE void AddDotPairs(Pairs a, Pairs b, PairSums* sums) {
 }  // namespace
 }  // namespace shardgraph::SG_CPU_TARGET
 
-#endif  // KERNELS_MATMUL_DOT_PAIRS_H_
+#endif  // KERNELS_CPU_DOT_PAIRS_H_

@@ -1,7 +1,7 @@
 // Multiply-adds of BF16 numbers as the BF16 instructions of AMX and AVX-512 do
 // them, for the plain code that stands for those.
-#ifndef KERNELS_MATMUL_BF16_DOUBLE_H_
-#define KERNELS_MATMUL_BF16_DOUBLE_H_
+#ifndef KERNELS_CPU_BF16_DOUBLE_H_
+#define KERNELS_CPU_BF16_DOUBLE_H_
 
 #include <cmath>
 #include <cstdint>
@@ -23,11 +23,13 @@ inline float WidenBf16(uint16_t bits) {
 // sum + a b, rounded once.
 inline float MultiplyAdd(float a, float b, float sum) {
   const float product = a * b;  // exact unless subnormal or out of range
-  const bool exact = std::fabs(product) >= 0x1p-126f || a == 0 || b == 0;
+  const float size = std::fabs(product);
+  const bool exact =
+      (size >= 0x1p-126f && size <= 0x1.fffffep127f) || a == 0 || b == 0;
   return FlushSubnormal(exact ? sum + product : std::fma(a, b, sum));
 }
 
 }  // namespace
 }  // namespace shardgraph::SG_CPU_TARGET
 
-#endif  // KERNELS_MATMUL_BF16_DOUBLE_H_
+#endif  // KERNELS_CPU_BF16_DOUBLE_H_

@@ -1,0 +1,103 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+
+#include "gtest/gtest.h"
+#include "kernels/cpu/dot_pairs_probe.h"
+#include "kernels/cpu/target.h"
+
+namespace shardgraph {
+namespace {
+
+struct Numbers {
+  float even, odd;
+};
+
+// The pair, of numbers that BF16 holds.
+uint32_t PairOf(Numbers numbers) {
+  const uint32_t even = std::bit_cast<uint32_t>(numbers.even);
+  const uint32_t odd = std::bit_cast<uint32_t>(numbers.odd);
+  EXPECT_EQ((even | odd) & 0xffffu, 0u);
+  return even >> 16 | odd;
+}
+
+// One lane of the double; the others hold something else.
+float Double(float sum, Numbers a, Numbers b) {
+  constexpr int kLane = 5;
+  uint32_t pairs_a[16], pairs_b[16];
+  float sums[16];
+  for (int i = 0; i < 16; ++i) {
+    pairs_a[i] = pairs_b[i] = PairOf({1, 2});
+    sums[i] = 100;
+  }
+  pairs_a[kLane] = PairOf(a);
+  pairs_b[kLane] = PairOf(b);
+  sums[kLane] = sum;
+  avx512_bf16_double::DotPairs(pairs_a, pairs_b, sums);
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_TRUE(i == kLane || sums[i] == 105) << i;
+  }
+  return sums[kLane];
+}
+
+TEST(DotPairs, AddsOddThenEven) {
+  const float large = 0x1p24f;
+  EXPECT_EQ(Double(3, {2, 5}, {7, 0.5f}), 3 + 14 + 2.5f);
+  // 1 is lost beside `large` (a tie to even) where it is added alone.
+  EXPECT_EQ(Double(large, {1, 1}, {1, 1}), large);
+  EXPECT_EQ(Double(-large, {1, large}, {1, 1}), 1);
+  EXPECT_EQ(Double(-2 * large, {2 * large, 1}, {1, 1}), 0);
+}
+
+TEST(DotPairs, SubnormalNumbersAreZeros) {
+  const float smallest = std::numeric_limits<float>::min();
+  EXPECT_EQ(Double(smallest / 2, {0, 0}, {0, 0}), 0);
+  EXPECT_EQ(Double(0, {smallest / 2, 0}, {0x1p100f, 0}), 0);
+  EXPECT_EQ(Double(0, {smallest, 0}, {0.5f, 0}), 0);
+  EXPECT_EQ(Double(0, {smallest, 0}, {1, 0}), smallest);
+}
+
+TEST(DotPairs, NumbersThatAreNotFinite) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(Double(0, {infinity, 1}, {2, 1}), infinity);
+  EXPECT_EQ(Double(0, {0x1p127f, 0}, {4, 0}), infinity);
+  EXPECT_TRUE(std::isnan(Double(0, {infinity, 0}, {0, 0})));
+  EXPECT_TRUE(std::isnan(Double(0, {infinity, -infinity}, {1, 1})));
+}
+
+// Where the processor has the instruction.
+TEST(DotPairs, DoubleIsTheInstruction) {
+  const auto targets = SupportedCpuTargets();
+  if (std::find(targets.begin(), targets.end(), CpuTarget::kAvx512Bf16) ==
+      targets.end())
+    GTEST_SKIP() << "no AVX-512 BF16 here";
+  std::mt19937 random(7);
+  for (int round = 0; round < 20000; ++round) {
+    // Any bits, or numbers near one another.
+    const uint32_t mask = round % 2 == 0 ? 0xffffffffu : 0x80ff80ffu;
+    const uint32_t base = round % 2 == 0 ? 0 : 0x3f003f00u;
+    uint32_t a[16], b[16];
+    float sums[16], expected[16];
+    for (int i = 0; i < 16; ++i) {
+      a[i] = base | (random() & mask);
+      b[i] = base | (random() & mask);
+      const uint32_t bits = base | (random() & (mask | 0xffffu));
+      sums[i] = std::bit_cast<float>(bits);
+      expected[i] = sums[i];
+    }
+    avx512_bf16_double::DotPairs(a, b, expected);
+    avx512_bf16::DotPairs(a, b, sums);
+    for (int i = 0; i < 16; ++i) {
+      if (std::isnan(expected[i]) && std::isnan(sums[i])) continue;
+      ASSERT_EQ(std::bit_cast<uint32_t>(sums[i]),
+                std::bit_cast<uint32_t>(expected[i]))
+          << std::hex << a[i] << " " << b[i];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardgraph
