@@ -354,8 +354,9 @@ TEST(EmitTest, ChunksOfLogitsAreBounded) {
     EXPECT_TRUE(emission.Emit("eval", options).ok());
     return emission.graph.nodes.back().attributes.Int("chunk_rows");
   };
-  // 32 MiB of F32 rows of 50257 logits, in multiples of 64.
-  EXPECT_EQ(chunk_rows({.batch = 4, .length = 512}), 128);
+  // 40 MiB of F32 rows of 50257 logits, in multiples of 64; chunks alike.
+  EXPECT_EQ(chunk_rows({.batch = 4, .length = 512}), 192);
+  EXPECT_EQ(chunk_rows({.batch = 1, .length = 200}), 128);
   EXPECT_EQ(chunk_rows({.batch = 1, .length = 5}), 5);
   EXPECT_EQ(chunk_rows({.batch = 4, .length = 512, .loss_chunk_rows = 100}),
             100);

@@ -17,15 +17,14 @@ namespace {
 // enough for an efficient product, little beside the activations; chunks of
 // about the same size, as each reads the whole weight.
 int64_t ChooseChunkRows(int64_t rows, int64_t vocab_size, DType dtype) {
-  constexpr int64_t kBytes = 64 << 20;
+  constexpr int64_t kBytes = 40 << 20;
   constexpr int64_t kLeast = 64;
   const auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   rows = std::max<int64_t>(rows, 1);
   const int64_t fitting =
-      std::max(kLeast, kBytes / (vocab_size * SizeOf(dtype)));
-  const int64_t chunks = divide_up(rows, fitting);
-  const int64_t chunk = divide_up(divide_up(rows, chunks), kLeast) * kLeast;
-  return std::min(chunk, rows);
+      std::max(kLeast, kBytes / (vocab_size * SizeOf(dtype)) / kLeast * kLeast);
+  const int64_t chunk = divide_up(rows, divide_up(rows, fitting));
+  return std::min(divide_up(chunk, kLeast) * kLeast, rows);
 }
 
 class HeadLayer : public Layer {
