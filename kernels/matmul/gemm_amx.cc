@@ -13,8 +13,10 @@ namespace {
 class Block {
  public:
   static constexpr int kRows = 2 * kTile;
+  static constexpr int64_t kMaxRows = kGemmMaxRows;
   static constexpr int64_t kBlockDepth = 768;  // a panel of b is 48 KiB
   static bool InPlace(int64_t) { return true; }
+  static constexpr bool kTakesAcross = false;
 
   Block() {
     TileConfig config;
@@ -26,8 +28,10 @@ class Block {
   }
   ~Block() { ReleaseTiles(); }
 
-  void Multiply(int64_t steps, const char* a, int64_t a_stride, const char* b,
+  void Multiply(int64_t steps, const PairRows& rows, const char* b,
                 const float* sums, float* out, Ahead ahead) {
+    const char* const a = rows.data;
+    const int64_t a_stride = rows.stride;
     constexpr int64_t kRowBytes = kColumns * sizeof(float);
     if (sums == nullptr) {
       ZeroTile<0>();
@@ -64,7 +68,7 @@ class Block {
 
 extern const GemmKernels kGemmKernels;  // also where no header declares it
 const GemmKernels kGemmKernels = {
-    Block::kRows, kColumns,           kDepth, sizeof(uint16_t),
-    kGemmMaxRows, Block::kBlockDepth, Pack,   Run<Block>};
+    Block::kRows,    kColumns,           kDepth, sizeof(uint16_t),
+    Block::kMaxRows, Block::kBlockDepth, Pack,   Run<Block>};
 
 }  // namespace shardgraph::SG_CPU_TARGET

@@ -11,14 +11,33 @@
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
 
-struct Block {
+class Block {
+ public:
   static constexpr int kRows = 12;  // sums fill 24 of 32 registers
+  static constexpr int64_t kMaxRows = 16 * kRows;
   static constexpr int64_t kBlockDepth = 1024;
   // Rows 4 KiB apart crowd each other out of the first-level cache.
   static bool InPlace(int64_t row_bytes) { return row_bytes % 4096 != 0; }
 
-  void Multiply(int64_t steps, const char* a, int64_t a_stride, const char* b,
+  static constexpr bool kTakesAcross = true;
+
+  void Multiply(int64_t steps, const PairRows& a, const char* b,
                 const float* sums, float* out, Ahead ahead) {
+    if (a.across) {
+      MultiplyPairs<true>(steps, a.data, a.stride, b, sums, out, ahead);
+    } else {
+      MultiplyPairs<false>(steps, a.data, a.stride, b, sums, out, ahead);
+    }
+  }
+
+ private:
+  // A function of its own, or GCC runs out of registers.
+  template <bool kAcross>
+  __attribute__((noinline)) static void MultiplyPairs(
+      int64_t steps, const char* a, int64_t stride, const char* b,
+      const float* sums, float* out, Ahead ahead) {
+    const int64_t row_stride = kAcross ? sizeof(uint32_t) : stride;
+    const int64_t pair_stride = kAcross ? stride : sizeof(uint32_t);
     PairSums sum[kRows][2];
 #pragma GCC unroll 12
     for (int i = 0; i < kRows; ++i) {
@@ -41,12 +60,12 @@ struct Block {
 #pragma GCC unroll 12
         for (int i = 0; i < kRows; ++i) {
           uint32_t pair;
-          std::memcpy(&pair, a + i * a_stride, sizeof(pair));
+          std::memcpy(&pair, a + i * row_stride, sizeof(pair));
           const Pairs left = pair - Pairs{};
           AddDotPairs(left, b0, &sum[i][0]);
           AddDotPairs(left, b1, &sum[i][1]);
         }
-        a += sizeof(uint32_t);
+        a += pair_stride;
         b += sizeof(Pairs);
       }
       b += kTileBytes;
@@ -66,7 +85,7 @@ struct Block {
 
 extern const GemmKernels kGemmKernels;  // also where no header declares it
 const GemmKernels kGemmKernels = {
-    Block::kRows,      kColumns,           kDepth, sizeof(uint16_t),
-    14 * Block::kRows, Block::kBlockDepth, Pack,   Run<Block>};
+    Block::kRows,    kColumns,           kDepth, sizeof(uint16_t),
+    Block::kMaxRows, Block::kBlockDepth, Pack,   Run<Block>};
 
 }  // namespace shardgraph::SG_CPU_TARGET

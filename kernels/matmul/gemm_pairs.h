@@ -4,22 +4,25 @@
 //
 // `Block` gives what is theirs:
 //
-//   // Rows of a block, a divisor of kGemmMaxRows.
-//   static constexpr int kRows;
+//   // Rows of a block, and of a tile at most: a multiple of kRows and of
+//   kTile. static constexpr int kRows; static constexpr int64_t kMaxRows;
 //   // Of k between loads and stores of sums.
 //   static constexpr int64_t kBlockDepth;
 //   // Whether rows of a that lie so far apart are best read where they are,
 //   // kRows of them at once.
 //   static bool InPlace(int64_t row_bytes);
+//   // Whether rows of a that lie side by side in memory may stay so: pairs of
+//   // them, instead of being transposed.
+//   static constexpr bool kTakesAcross;
 //   // A thread constructs one before its blocks and destroys it after them.
 //   Block();
 //   ~Block();
 //   // out = a b (+ sums) over `steps` times kDepth of k: kRows rows of
-//   // kColumns sums, one behind the other. Row i of a is at a + i * a_stride
-//   // bytes; b is as PackPanel leaves it; sums may be null, or out. Each step
-//   // fetches the next of `ahead`.
-//   void Multiply(int64_t steps, const char* a, int64_t a_stride,
-//                 const char* b, const float* sums, float* out, Ahead ahead);
+//   // kColumns sums, one behind the other. b is as PackPanel leaves it; sums
+//   may
+//   // be null, or out. Each step fetches the next of `ahead`.
+//   void Multiply(int64_t steps, const PairRows& a, const char* b,
+//                 const float* sums, float* out, Ahead ahead);
 #ifndef KERNELS_MATMUL_GEMM_PAIRS_H_
 #define KERNELS_MATMUL_GEMM_PAIRS_H_
 
@@ -42,6 +45,18 @@ constexpr int64_t kTileBytes = 64 * kTile;
 typedef uint32_t Dwords __attribute__((vector_size(64)));
 typedef uint16_t Words __attribute__((vector_size(32)));
 
+// Rows of a: pair p of row i is at data + i * stride + p * 4 bytes, or, across,
+// at data + i * 4 + p * stride.
+struct PairRows {
+  const char* data = nullptr;
+  int64_t stride = 0;
+  bool across = false;
+
+  PairRows From(int64_t row) const {
+    return {data + row * (across ? 4 : stride), stride, across};
+  }
+};
+
 // Memory that is fetched into the second-level cache in portions: while it is
 // computed, or it would keep the processor waiting.
 struct Ahead {
@@ -54,6 +69,7 @@ struct Ahead {
   }
 };
 
+constexpr int64_t Larger(int64_t a, int64_t b) { return a > b ? a : b; }
 int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t RoundUp(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
@@ -107,6 +123,7 @@ struct Lines {
 // Sixteen lines from i on, kDepth elements of each from p on, as dwords:
 // rows[line][pair of elements], or, transposed, rows[pair][line].
 constexpr int64_t kAhead = 4 * kDepth;
+constexpr int64_t kAheadAcross = 8;
 template <bool kTransposed>
 SG_VECTOR_INLINE void LoadLines(const Lines& lines, int64_t i, int64_t p,
                                 Dwords* rows) {
@@ -183,6 +200,32 @@ void PackA(const GemmProblem& problem, int64_t m, int64_t rows, int64_t padded,
   }
 }
 
+// The same across: pair p of row i at out[p * stride + i], for rows of a that
+// lie side by side.
+void PackAcross(const GemmProblem& problem, int64_t m, int64_t rows, int64_t p,
+                int64_t depth, int64_t stride, uint32_t* out) {
+  const Lines lines = {static_cast<const uint16_t*>(problem.a.data),
+                       problem.a.row_stride, problem.a.column_stride};
+  for (int64_t q = 0; q < RoundUp(depth, kDepth); q += 2) {
+    uint32_t* const to = out + q / 2 * stride;
+    for (int64_t i = 0; i < RoundUp(rows, kTile); i += kTile) {
+      Dwords pairs = {};
+      if (i + kTile <= rows && q + 2 <= depth) {
+        __builtin_prefetch(lines.At(m + i, p + q + kAheadAcross));
+        Pair(lines.At(m + i, p + q), lines.At(m + i, p + q + 1), &pairs);
+      } else {
+        uint16_t elements[kTile][2] = {};
+        for (int64_t l = 0; l < Smaller(kTile, rows - i); ++l) {
+          for (int64_t k = 0; k < Smaller(2, depth - q); ++k)
+            elements[l][k] = *lines.At(m + i + l, p + q + k);
+        }
+        std::memcpy(&pairs, elements, sizeof(pairs));
+      }
+      std::memcpy(to + i, &pairs, sizeof(pairs));
+    }
+  }
+}
+
 void Pack(const GemmProblem& problem, int64_t n, int64_t columns,
           void* packed) {
   char* out = static_cast<char*>(packed);
@@ -198,9 +241,12 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
   constexpr int64_t kBlockDepth = Block::kBlockDepth;
   // Rows of packed a are this far apart: not a power of two.
   constexpr int64_t kStride = kBlockDepth + kDepth;
-  static_assert(kGemmMaxRows % kRows == 0 && kGemmMaxRows % kTile == 0);
-  static_assert(kBlockDepth % kDepth == 0);
-  alignas(64) uint16_t packed_a[kGemmMaxRows * kStride];
+  constexpr int64_t kAcrossStride = Block::kMaxRows + kTile;
+  constexpr int64_t kPackedElements =
+      Larger(Block::kMaxRows * kStride, kBlockDepth * kAcrossStride);
+  static_assert(Block::kMaxRows % kRows == 0 && Block::kMaxRows % kTile == 0);
+  static_assert(Block::kMaxRows <= kGemmMaxRows && kBlockDepth % kDepth == 0);
+  alignas(64) uint16_t packed_a[kPackedElements];
   alignas(64) char packed_b[kBlockDepth * kColumns * 2];
   alignas(64) float sums[kGemmMaxElements];
   alignas(64) float values[kRows * kColumns];
@@ -213,12 +259,18 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
     const int64_t depth = Smaller(problem.k - p, kBlockDepth);
     const int64_t steps = RoundUp(depth, kDepth) / kDepth;
     const bool last = p + depth == problem.k;
-    const char* a = reinterpret_cast<const char*>(packed_a);
-    int64_t a_stride = kStride * 2;
-    if (problem.a.column_stride == 1 && tile.rows % kRows == 0 &&
-        depth % kDepth == 0 && Block::InPlace(problem.a.row_stride * 2)) {
-      a_stride = problem.a.row_stride * 2;
-      a = static_cast<const char*>(problem.a.data) + tile.m * a_stride + p * 2;
+    PairRows a = {reinterpret_cast<const char*>(packed_a), kStride * 2};
+    if (Block::kTakesAcross && problem.a.column_stride != 1) {
+      a.across = true;
+      a.stride = kAcrossStride * sizeof(uint32_t);
+      PackAcross(problem, tile.m, tile.rows, p, depth, kAcrossStride,
+                 reinterpret_cast<uint32_t*>(packed_a));
+    } else if (problem.a.column_stride == 1 && tile.rows % kRows == 0 &&
+               depth % kDepth == 0 &&
+               Block::InPlace(problem.a.row_stride * 2)) {
+      a.stride = problem.a.row_stride * 2;
+      a.data =
+          static_cast<const char*>(problem.a.data) + tile.m * a.stride + p * 2;
     } else {
       PackA(problem, tile.m, tile.rows, RoundUp(tile.rows, kRows), p, depth,
             kStride, packed_a);
@@ -239,9 +291,8 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
       alignas(64) float bias[kColumns];
       if (last) LoadBias<kColumns>(problem, tile.n + j, bias);
       for (int64_t i = 0; i < tile.rows; i += kRows) {
-        block_kernel.Multiply(steps, a + i * a_stride, a_stride, b,
-                              p == 0 ? nullptr : sum, last ? values : sum,
-                              ahead);
+        block_kernel.Multiply(steps, a.From(i), b, p == 0 ? nullptr : sum,
+                              last ? values : sum, ahead);
         ahead.data += steps * ahead.bytes;
         if (last) {
           GemmBlock block;

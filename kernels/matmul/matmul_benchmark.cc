@@ -6,9 +6,10 @@
 // Each benchmark is one of the three products of a linear layer on `rows` rows:
 // forward y[rows, out] = x[rows, in] w[out, in]^T, dx = dy w, or dw = dy^T x
 // (in FP32). Counters are the best of all rounds, in FLOP/s: `ours`; `onednn`
-// (FP32, or BF16 where the processor has AMX or AVX-512 BF16); `peak`, FP32 multiply-adds in
-// registers; `of_peak` and `of_onednn`, ratios. The time is ours. With several
-// threads set OMP_WAIT_POLICY=passive, or oneDNN's keep the cores from ours.
+// (FP32, or BF16 where the processor has AMX or AVX-512 BF16); `peak`, FP32
+// multiply-adds in registers; `of_peak` and `of_onednn`, ratios. The time is
+// ours. With several threads set OMP_WAIT_POLICY=passive, or oneDNN's keep the
+// cores from ours.
 #include <omp.h>
 #include <sys/mman.h>
 
