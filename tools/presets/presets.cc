@@ -1,9 +1,5 @@
 #include "tools/presets/presets.h"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -11,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/config/train_config.h"
+#include "kernels/cpu/target.h"
 #include "tools/program/program.h"
 
 namespace shardgraph {
@@ -55,15 +52,14 @@ absl::StatusOr<TargetSpec> LoadTargetPreset(absl::string_view name_or_path) {
 }
 
 std::string MachineTarget() {
-#if defined(__x86_64__)
-  unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
-  constexpr unsigned int kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 &&
-      (edx & kAmxBf16) != 0 && (edx & kAmxTile) != 0) {
-    return "cpu_amx";
+  switch (BestCpuTarget()) {
+    case CpuTarget::kAmx:
+      return "cpu_amx";
+    case CpuTarget::kAvx512Bf16:
+      return "cpu_avx512_bf16";
+    default:
+      return "cpu_avx2";
   }
-#endif
-  return "cpu_avx2";
 }
 
 }  // namespace shardgraph

@@ -26,7 +26,8 @@ absl::StatusOr<TrainConfig> LoadConfig(
 // The same for targets; an empty name is this machine's.
 absl::StatusOr<TargetSpec> LoadTargetPreset(absl::string_view name_or_path);
 
-// "cpu_amx" where the processor has AMX for BF16, else "cpu_avx2".
+// That of the CPU target of BF16 products (kernels/cpu/target.h): "cpu_amx",
+// "cpu_avx512_bf16", or "cpu_avx2" for all others.
 std::string MachineTarget();
 
 }  // namespace shardgraph
