@@ -98,10 +98,9 @@ void PackLeft(const AttentionHead& head, const HeadRows& rows, int64_t t,
     for (; d + kNumbersOfPanel <= head.width;
          d += kNumbersOfPanel, to += kPanelStride)
       std::memcpy(to, row + d, kPanel * sizeof(Element));
-    for (; d < head.width; d += kNumbers) {
-      const uint32_t second = d + 1 < head.width ? row[d + 1] : 0;
-      *to++ = row[d] | second << 16;
-    }
+    const int64_t whole = (head.width - d) / kNumbers;
+    std::memcpy(to, row + d, whole * sizeof(Element));
+    if (head.width % kNumbers != 0) to[whole] = row[head.width - 1];
   }
 }
 

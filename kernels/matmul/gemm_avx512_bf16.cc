@@ -18,7 +18,6 @@ class Block {
   static constexpr int64_t kBlockDepth = 1024;
   // Rows 4 KiB apart crowd each other out of the first-level cache.
   static bool InPlace(int64_t row_bytes) { return row_bytes % 4096 != 0; }
-
   static constexpr bool kTakesAcross = true;
 
   void Multiply(int64_t steps, const PairRows& a, const char* b,

@@ -2,27 +2,26 @@
 // SG_CPU_TARGET defined (kernels/cpu/target.h): packing and the order of
 // blocks, around the instructions of one processor.
 //
-// `Block` gives what is theirs:
+// A class `Block` gives what is theirs; a thread constructs one before its
+// blocks and destroys it after them:
 //
-//   // Rows of a block, and of a tile at most: a multiple of kRows and of
-//   kTile. static constexpr int kRows; static constexpr int64_t kMaxRows;
-//   // Of k between loads and stores of sums.
-//   static constexpr int64_t kBlockDepth;
-//   // Whether rows of a that lie so far apart are best read where they are,
-//   // kRows of them at once.
-//   static bool InPlace(int64_t row_bytes);
-//   // Whether rows of a that lie side by side in memory may stay so: pairs of
-//   // them, instead of being transposed.
-//   static constexpr bool kTakesAcross;
-//   // A thread constructs one before its blocks and destroys it after them.
-//   Block();
-//   ~Block();
-//   // out = a b (+ sums) over `steps` times kDepth of k: kRows rows of
-//   // kColumns sums, one behind the other. b is as PackPanel leaves it; sums
-//   may
-//   // be null, or out. Each step fetches the next of `ahead`.
+//   static constexpr int kRows
+//     Rows of a block.
+//   static constexpr int64_t kMaxRows
+//     Of a tile at most: a multiple of kRows and of kTile.
+//   static constexpr int64_t kBlockDepth
+//     Of k between loads and stores of sums.
+//   static bool InPlace(int64_t row_bytes)
+//     Whether rows of a that lie so far apart are best read where they are,
+//     kRows of them at once.
+//   static constexpr bool kTakesAcross
+//     Whether rows of a that lie side by side in memory stay so, in pairs,
+//     instead of being transposed.
 //   void Multiply(int64_t steps, const PairRows& a, const char* b,
-//                 const float* sums, float* out, Ahead ahead);
+//                 const float* sums, float* out, Ahead ahead)
+//     out = a b (+ sums) over `steps` times kDepth of k: kRows rows of kColumns
+//     sums, one behind the other. b is as PackPanel leaves it; sums may be
+//     null, or out. Each step fetches the next portion of `ahead`.
 #ifndef KERNELS_MATMUL_GEMM_PAIRS_H_
 #define KERNELS_MATMUL_GEMM_PAIRS_H_
 
@@ -120,10 +119,12 @@ struct Lines {
   }
 };
 
-// Sixteen lines from i on, kDepth elements of each from p on, as dwords:
-// rows[line][pair of elements], or, transposed, rows[pair][line].
+// Memory is asked for so many elements of a line early, or so many lines.
 constexpr int64_t kAhead = 4 * kDepth;
 constexpr int64_t kAheadAcross = 8;
+
+// Sixteen lines from i on, kDepth elements of each from p on, as dwords:
+// rows[line][pair of elements], or, transposed, rows[pair][line].
 template <bool kTransposed>
 SG_VECTOR_INLINE void LoadLines(const Lines& lines, int64_t i, int64_t p,
                                 Dwords* rows) {
@@ -202,13 +203,14 @@ void PackA(const GemmProblem& problem, int64_t m, int64_t rows, int64_t padded,
 
 // The same across: pair p of row i at out[p * stride + i], for rows of a that
 // lie side by side.
-void PackAcross(const GemmProblem& problem, int64_t m, int64_t rows, int64_t p,
-                int64_t depth, int64_t stride, uint32_t* out) {
+void PackAcross(const GemmProblem& problem, int64_t m, int64_t rows,
+                int64_t padded, int64_t p, int64_t depth, int64_t stride,
+                uint32_t* out) {
   const Lines lines = {static_cast<const uint16_t*>(problem.a.data),
                        problem.a.row_stride, problem.a.column_stride};
   for (int64_t q = 0; q < RoundUp(depth, kDepth); q += 2) {
     uint32_t* const to = out + q / 2 * stride;
-    for (int64_t i = 0; i < RoundUp(rows, kTile); i += kTile) {
+    for (int64_t i = 0; i < padded; i += kTile) {
       Dwords pairs = {};
       if (i + kTile <= rows && q + 2 <= depth) {
         __builtin_prefetch(lines.At(m + i, p + q + kAheadAcross));
@@ -263,8 +265,8 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
     if (Block::kTakesAcross && problem.a.column_stride != 1) {
       a.across = true;
       a.stride = kAcrossStride * sizeof(uint32_t);
-      PackAcross(problem, tile.m, tile.rows, p, depth, kAcrossStride,
-                 reinterpret_cast<uint32_t*>(packed_a));
+      PackAcross(problem, tile.m, tile.rows, RoundUp(tile.rows, kRows), p,
+                 depth, kAcrossStride, reinterpret_cast<uint32_t*>(packed_a));
     } else if (problem.a.column_stride == 1 && tile.rows % kRows == 0 &&
                depth % kDepth == 0 &&
                Block::InPlace(problem.a.row_stride * 2)) {
