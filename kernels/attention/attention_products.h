@@ -196,15 +196,11 @@ struct TransposedPanels {
   alignas(64) Element data[kBlock / kPanel * kStride];
 };
 
-// Pairs are not scaled: their products are.
-template <typename T>
-SG_VECTOR_INLINE void ScaleElements(float factor, T* elements) {
-  if constexpr (kNumbers == 1) *elements *= factor;
-}
-
 void Transpose(const Panels& panels, int64_t n, int64_t width, float factor,
                TransposedPanels* transposed) {
   transposed->factor = factor;
+  // Pairs are not scaled: their products are.
+  const Element scale = kNumbers == 1 ? static_cast<Element>(factor) : 1;
   typedef Element Four __attribute__((vector_size(16), aligned(4), may_alias));
   const auto low = [](Four a, Four b) {
     return __builtin_shufflevector(a, b, 0, 4, 1, 5);
@@ -218,8 +214,8 @@ void Transpose(const Panels& panels, int64_t n, int64_t width, float factor,
     for (int64_t i = 0; i < n; i += 4) {
       Four row[4];
       for (int k = 0; k < 4; ++k) {
-        row[k] = *reinterpret_cast<const Four*>(from + (i + k) * kPanel);
-        ScaleElements(factor, &row[k]);
+        row[k] =
+            *reinterpret_cast<const Four*>(from + (i + k) * kPanel) * scale;
       }
       const Four w = low(row[0], row[2]);
       const Four x = high(row[0], row[2]);
