@@ -36,21 +36,39 @@ T Combine(T a, T b) {
   }
 }
 
+// out may be a or b.
+template <typename T, ReduceOp kOp>
+void CombineBlock(const T* a, const T* b, int64_t n, T* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = Combine<T, kOp>(a[i], b[i]);
+}
+
 template <typename T, ReduceOp kOp>
 void ReduceRange(absl::Span<const void* const> sources,
                  absl::Span<void* const> destinations, int64_t begin,
                  int64_t end) {
   constexpr int64_t kBlock = kBlockBytes / sizeof(T);
+  const auto source = [&](size_t s) {
+    return static_cast<const T*>(sources[s]);
+  };
+  const auto destination = [&](size_t d) {
+    return static_cast<T*>(destinations[d]);
+  };
+  if (sources.size() == 2 && destinations.size() == 1) {
+    CombineBlock<T, kOp>(source(0) + begin, source(1) + begin, end - begin,
+                         destination(0) + begin);
+    return;
+  }
   alignas(64) T sum[kBlock];
   for (int64_t start = begin; start < end; start += kBlock) {
     const int64_t n = std::min(kBlock, end - start);
-    std::memcpy(sum, static_cast<const T*>(sources[0]) + start, n * sizeof(T));
+    const T* partial = source(0) + start;
     for (size_t s = 1; s < sources.size(); ++s) {
-      const T* next = static_cast<const T*>(sources[s]) + start;
-      for (int64_t i = 0; i < n; ++i) sum[i] = Combine<T, kOp>(sum[i], next[i]);
+      CombineBlock<T, kOp>(partial, source(s) + start, n, sum);
+      partial = sum;
     }
-    for (void* destination : destinations) {
-      std::memcpy(static_cast<T*>(destination) + start, sum, n * sizeof(T));
+    for (size_t d = 0; d < destinations.size(); ++d) {
+      if (destination(d) + start != partial)
+        std::memcpy(destination(d) + start, partial, n * sizeof(T));
     }
   }
 }
