@@ -38,13 +38,8 @@ void StoreRow(const AttentionHead& head, const HeadRows& rows, int64_t t,
 // Asks for rows [t, t + kBlock) of a head, which the next tile will pack.
 void PrefetchBlock(const AttentionHead& head, const HeadRows& rows, int64_t t,
                    int64_t end) {
-  const int64_t size = head.bf16 ? 2 : 4;
-  for (int64_t n = t; n < Min(t + kBlock, end); ++n) {
-    const char* row =
-        static_cast<const char*>(rows.data) + n * rows.stride * size;
-    for (int64_t byte = 0; byte < head.width * size; byte += 64)
-      __builtin_prefetch(row + byte, 0, 2);
-  }
+  for (int64_t n = t; n < Min(t + kBlock, end); ++n)
+    PrefetchRow<2>(head, rows, n);
 }
 
 // A tile: queries [i, i + rows), keys [j, j + columns).

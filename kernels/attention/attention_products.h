@@ -72,14 +72,15 @@ struct Square {
 // Rows of a head are far apart: they are asked for so many rows early.
 constexpr int64_t kAhead = 8;
 
-// Asks for row t of a head.
+// Asks for row t of a head, for the first-level cache or the second.
+template <int kLevel = 1>
 SG_VECTOR_INLINE void PrefetchRow(const AttentionHead& head,
                                   const HeadRows& rows, int64_t t) {
   const int64_t size = head.bf16 ? 2 : 4;
   const char* const row =
       static_cast<const char*>(rows.data) + t * rows.stride * size;
   for (int64_t byte = 0; byte < head.width * size; byte += 64)
-    __builtin_prefetch(row + byte);
+    __builtin_prefetch(row + byte, 0, kLevel == 1 ? 3 : 2);
 }
 
 #if defined(SG_BF16_PAIRS)

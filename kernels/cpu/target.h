@@ -48,7 +48,7 @@ class CpuTargetOverride {
 };
 
 // The one of three functions that is for `target`; AVX-512 BF16 and AMX, which
-// only products use, have AVX-512's.
+// only products of BF16 use, have AVX-512's.
 template <typename F>
 F* ForTarget(CpuTarget target, F* baseline, F* avx2, F* avx512) {
   switch (target) {
