@@ -8,21 +8,10 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/matmul/gemm_doubles.h"
 #include "kernels/reference/access.h"
 
 namespace shardgraph {
-
-// Kernels for other processors, on code that runs everywhere.
-namespace amx_double {
-extern const GemmKernels kGemmKernels;
-}
-namespace avx512_bf16_double {
-extern const GemmKernels kGemmKernels;
-}
-namespace avx512_double {
-extern const GemmKernels kGemmKernels;
-}
-
 namespace {
 
 struct Sizes {

@@ -8,24 +8,13 @@
 #include "gtest/gtest.h"
 #include "kernels/matmul/cublaslt.h"
 #include "kernels/matmul/gemm.h"
+#include "kernels/matmul/gemm_doubles.h"
 #include "kernels/pointwise/pointwise.h"
 #include "kernels/reference/access.h"
 #include "kernels/testing/conformance.h"
 #include "kernels/testing/cuda_conformance.h"
 
 namespace shardgraph {
-
-// Kernels for other processors, on code that runs everywhere.
-namespace amx_double {
-extern const GemmKernels kGemmKernels;
-}
-namespace avx512_bf16_double {
-extern const GemmKernels kGemmKernels;
-}
-namespace avx512_double {
-extern const GemmKernels kGemmKernels;
-}
-
 namespace {
 
 const OpDef* Matmul() { return MatmulOps()[0]; }
