@@ -1,9 +1,9 @@
 #!/bin/bash
 # check.sh [--long] [BAZEL_FLAG ...]: sets this machine up, then runs every test.
 # The last line says how many test cases passed, failed and were skipped; the
-# exit status is 0 only if none failed. --long adds the tests tagged `exhaustive`, all
-# tests under each sanitizer and built by clang, and the mutations that the tests must
-# catch.
+# exit status is 0 only if none failed. --long adds the tests tagged `exhaustive`, the
+# parity tests on the kernels of each older kind of processor, all tests under each
+# sanitizer and built by clang, and the mutations that the tests must catch.
 # BAZEL_FLAGs go to every `bazel test`, for example --config=nocuda.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -102,6 +102,16 @@ fi
 run "every test" //...
 if [ $long = 1 ]; then
   run "exhaustive tests" --test_tag_filters=exhaustive //...
+  # Kernels are tested for every kind of processor that this one can stand for, above;
+  # here whole runs are.
+  targets=$(bazel run //tools:doctor -- --format=json | python3 -c '
+import json, sys
+cpu = json.load(sys.stdin)["cpu"]
+print(*(target for target in cpu["targets"] if target != cpu["target"]))')
+  for target in $targets; do
+    run "whole runs, kernels for $target" --test_env=SHARDGRAPH_CPU_TARGET="$target" \
+      //tests/parity:all //tests/property:all //tests/programs:all
+  done
   # Address and undefined behaviour go together; threads need a build of their own.
   for configs in "--config=asan --config=ubsan" --config=tsan; do
     # shellcheck disable=SC2086

@@ -4,6 +4,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
 namespace shardgraph {
 namespace {
 
@@ -23,6 +27,22 @@ bool MayUseAmx() {
 
 }  // namespace
 
+const char* CpuTargetName(CpuTarget target) {
+  switch (target) {
+    case CpuTarget::kBaseline:
+      return "baseline";
+    case CpuTarget::kAvx2:
+      return "avx2";
+    case CpuTarget::kAvx512:
+      return "avx512";
+    case CpuTarget::kAvx512Bf16:
+      return "avx512_bf16";
+    case CpuTarget::kAmx:
+      return "amx";
+  }
+  return "unknown";
+}
+
 std::vector<CpuTarget> SupportedCpuTargets() {
   std::vector<CpuTarget> targets = {CpuTarget::kBaseline};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
@@ -41,8 +61,25 @@ std::vector<CpuTarget> SupportedCpuTargets() {
 
 namespace {
 
+CpuTarget Wanted() {
+  const std::vector<CpuTarget> targets = SupportedCpuTargets();
+  const char* const name = std::getenv("SHARDGRAPH_CPU_TARGET");
+  if (name == nullptr || *name == '\0') return targets.back();
+  for (const CpuTarget target : targets) {
+    if (std::strcmp(name, CpuTargetName(target)) == 0) return target;
+  }
+  std::fprintf(stderr,
+               "SHARDGRAPH_CPU_TARGET=%s: this processor has no such kernels; "
+               "unset it, or set it to one of:",
+               name);
+  for (const CpuTarget target : targets)
+    std::fprintf(stderr, " %s", CpuTargetName(target));
+  std::fputc('\n', stderr);
+  std::_Exit(2);
+}
+
 CpuTarget& Best() {
-  static CpuTarget best = SupportedCpuTargets().back();
+  static CpuTarget best = Wanted();
   return best;
 }
 

@@ -27,10 +27,15 @@ enum class CpuTarget {
   kAmx,         // kAvx512 and AMX-BF16, for which the system must be asked
 };
 
+// "baseline", "avx2" and so on, as their namespaces.
+const char* CpuTargetName(CpuTarget target);
+
 // Those that this processor runs, in the order above.
 std::vector<CpuTarget> SupportedCpuTargets();
-// The last of them, unless a CpuTargetOverride says otherwise. Kernels ask when
-// they are prepared.
+// The last of them, or the one that the environment variable
+// SHARDGRAPH_CPU_TARGET names, unless a CpuTargetOverride says otherwise.
+// Kernels ask when they are prepared. Ends the program with status 2, saying
+// why, where the variable names none of them.
 CpuTarget BestCpuTarget();
 
 // Makes BestCpuTarget() give `target`, which this processor must support, while

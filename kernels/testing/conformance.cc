@@ -282,7 +282,7 @@ void CheckCase(const OpCase& op_case, absl::Span<const KernelDef> reference,
   UnevenPool uneven;
   std::optional<Run> truth, oracle;
   for (const CpuTarget target : targets) {
-    SCOPED_TRACE(absl::StrCat("CPU target ", static_cast<int>(target)));
+    SCOPED_TRACE(absl::StrCat("CPU target ", CpuTargetName(target)));
     const CpuTargetOverride only(target);
     const std::optional<Run> run =
         RunCase(op_case, kernels, false, Alignment::kAligned, &uneven);

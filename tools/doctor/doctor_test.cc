@@ -25,7 +25,9 @@ Facts GoodMachine() {
                .online_cores = 8,
                .usable_cores = 4,
                .numa_nodes = 1,
-               .features = {"avx2", "fma", "avx512f"}};
+               .features = {"avx2", "fma", "avx512f"},
+               .targets = {"baseline", "avx2", "avx512"},
+               .target = "avx2"};
   facts.memory = {.total = 16 * kGiB,
                   .available = 12 * kGiB,
                   .shm_size = 8 * kGiB,
@@ -194,6 +196,8 @@ TEST(ReportTest, TextEndsWithProblemsAndRemedies) {
   const std::string good = TextReport(facts, {});
   EXPECT_THAT(good, HasSubstr("Model X, 8 cores, 4 usable here"));
   EXPECT_THAT(good, HasSubstr("AVX2, FMA, AVX-512, AVX-512 BF16 no"));
+  EXPECT_THAT(good,
+              HasSubstr("kernels for avx2; there are baseline, avx2, avx512"));
   EXPECT_THAT(good, HasSubstr("NCCL 2.28.9"));
   EXPECT_THAT(good, HasSubstr("compute capability 9.0, 80.0 GiB"));
   EXPECT_THAT(good, testing::EndsWith("No problems found.\n"));
@@ -208,6 +212,7 @@ TEST(ReportTest, JsonParsesBack) {
   EXPECT_EQ(json["cpu"]["features"]["avx2"], true);
   EXPECT_EQ(json["cpu"]["features"]["amx_tile"], false);
   EXPECT_TRUE(json["cpu"]["amx_permission"].is_null());
+  EXPECT_EQ(json["cpu"]["targets"].size(), 3);
   EXPECT_EQ(json["memory"]["total"], 16 * kGiB);
   EXPECT_EQ(json["cuda"]["gpus"][0]["memory_bytes"], 80 * kGiB);
   EXPECT_EQ(json["problems"][0]["what"], "Broken \"now\".");

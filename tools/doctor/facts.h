@@ -19,6 +19,8 @@ struct CpuFacts {
   int numa_nodes = 0;                  // 0 when unknown
   std::vector<std::string> features;   // flags of /proc/cpuinfo
   std::optional<bool> amx_permission;  // empty when the CPU has no AMX
+  std::vector<std::string> targets;    // kernels that run here
+  std::string target;                  // the one of them that is used
 
   bool Has(const std::string& feature) const;
 };

@@ -27,6 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "kernels/cpu/target.h"
 #include "tools/doctor/facts.h"
 
 namespace shardgraph::doctor {
@@ -178,6 +179,9 @@ CpuFacts GatherCpu() {
   cpu.features = absl::StrSplit(ValueAfter("/proc/cpuinfo", "flags"), ' ',
                                 absl::SkipEmpty());
   cpu.amx_permission = AmxPermission(cpu.features);
+  for (const CpuTarget target : SupportedCpuTargets())
+    cpu.targets.push_back(CpuTargetName(target));
+  cpu.target = CpuTargetName(BestCpuTarget());
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(
            "/sys/devices/system/node", ignored)) {

@@ -106,6 +106,8 @@ std::string TextReport(const Facts& facts,
     table.Row("CPU", *cpu.amx_permission ? "the kernel permits AMX"
                                          : "the kernel refuses AMX");
   }
+  table.Row("CPU", absl::StrCat("kernels for ", cpu.target, "; there are ",
+                                absl::StrJoin(cpu.targets, ", ")));
   const MemoryFacts& memory = facts.memory;
   table.Row("Memory",
             absl::StrCat(Size(memory.total), ", ", Size(memory.available),
@@ -169,7 +171,9 @@ std::string JsonReport(const Facts& facts,
       {"numa_nodes", cpu.numa_nodes},
       {"features", features},
       {"amx_permission",
-       cpu.amx_permission.has_value() ? Json(*cpu.amx_permission) : Json()}};
+       cpu.amx_permission.has_value() ? Json(*cpu.amx_permission) : Json()},
+      {"targets", cpu.targets},
+      {"target", cpu.target}};
   json["memory"] = {{"total", facts.memory.total},
                     {"available", facts.memory.available},
                     {"container_limit", facts.memory.container_limit},
