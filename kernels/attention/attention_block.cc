@@ -191,13 +191,12 @@ void TileGradient(const AttentionHead& head, int64_t i, int64_t rows,
     head.kept(head, i, tile.j, rows, tile.columns, kBlock, 1, kept.data);
   ScoreGradient(tile, head.lse + i, head.deltas + i,
                 head.kept == nullptr ? nullptr : &kept, &scores, &dp);
-  AddProduct<true>(SumOverRows(scores, rows, tile.columns, &half), dout.right,
-                   tile.columns, width, row_begin, rows_end, block->dv, width);
-  AddProduct<true>(SumOverRows(dp, rows, tile.columns, &half), q.right,
-                   tile.columns, width, row_begin, rows_end, block->dk, width);
-  AddProduct<false>(SumOverColumns(dp, rows, tile.columns, &half), block->k,
-                    rows, width, key_begin, keys_end, head.dq_sums + i * width,
-                    width);
+  AddProduct(SumOverRows(scores, rows, tile.columns, &half), dout.right,
+             tile.columns, width, row_begin, rows_end, block->dv, width);
+  AddProduct(SumOverRows(dp, rows, tile.columns, &half), q.right, tile.columns,
+             width, row_begin, rows_end, block->dk, width);
+  AddProduct(SumOverColumns(dp, rows, tile.columns, &half), block->k, rows,
+             width, key_begin, keys_end, head.dq_sums + i * width, width);
 }
 
 // dk and dv of keys [j, j + kPair * kBlock); adds to the sums of dq.
@@ -301,7 +300,7 @@ void AddTile(const Tile& tile, const Panels& k, const Panels& v,
     float* const out = block->out + r * width;
     for (int64_t d = 0; d < width; ++d) out[d] *= rescale[r];
   }
-  AddProduct<true>(
+  AddProduct(
       SumOverRows(scores, tile.columns, rows, &half), v, rows, width, begin,
       [&](int64_t r) { return tile.KeysEnd(Min(r + kMicroRows, rows) - 1); },
       block->out, width);
@@ -310,6 +309,7 @@ void AddTile(const Tile& tile, const Panels& k, const Panels& v,
 }  // namespace
 
 void AttentionForward(const AttentionHead& head, int64_t i) {
+  const Multiplier multiplier;
   QueryBlock blocks[kPair];
   Panels k, v;
   for (QueryBlock& block : blocks) {
@@ -347,6 +347,7 @@ void AttentionForward(const AttentionHead& head, int64_t i) {
 }
 
 void AttentionGradient(const AttentionHead* heads, int64_t count) {
+  const Multiplier multiplier;
   for (int64_t h = 0; h < count; ++h) {
     const AttentionHead& head = heads[h];
     std::memset(head.dq_sums, 0, head.queries * head.width * sizeof(float));

@@ -77,6 +77,10 @@ namespace avx512_bf16 {  // BF16 heads only
 AttentionForwardFunction AttentionForward;
 AttentionGradientFunction AttentionGradient;
 }  // namespace avx512_bf16
+namespace amx {  // BF16 heads only
+AttentionForwardFunction AttentionForward;
+AttentionGradientFunction AttentionGradient;
+}  // namespace amx
 
 }  // namespace shardgraph
 

@@ -121,10 +121,19 @@ absl::Status SupportsGradient(const Attributes&,
   return SupportsTypes(operands[1]);
 }
 
-// Whether heads like q's are for the processor's products of BF16 pairs.
-bool PairsOfBf16(const Tensor& q) {
-  return q.type.dtype == DType::kBF16 &&
-         BestCpuTarget() == CpuTarget::kAvx512Bf16;
+// The best of functions of one name for heads like q's: BF16 heads are for the
+// processor's products of BF16 where it has them.
+template <typename F>
+F* Best(const Tensor& q, F* fp32, F* avx512_bf16, F* amx) {
+  if (q.type.dtype != DType::kBF16) return fp32;
+  switch (BestCpuTarget()) {
+    case CpuTarget::kAmx:
+      return amx;
+    case CpuTarget::kAvx512Bf16:
+      return avx512_bf16;
+    default:
+      return fp32;
+  }
 }
 
 absl::StatusOr<std::unique_ptr<PreparedKernel>> Prepare(
@@ -138,9 +147,9 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> Prepare(
   }
   return MakeKernel(
       [all = std::move(all),
-       run = PairsOfBf16(context.operands[0])
-                 ? &avx512_bf16::AttentionForward
-                 : SG_BEST_CPU_TARGET(AttentionForward)](Lane& lane) {
+       run = Best(context.operands[0], SG_BEST_CPU_TARGET(AttentionForward),
+                  &avx512_bf16::AttentionForward,
+                  &amx::AttentionForward)](Lane& lane) {
         const int64_t offset = all->offset == nullptr ? 0 : *all->offset;
         const int64_t blocks =
             (all->config.queries + kAttentionQueries - 1) / kAttentionQueries;
@@ -185,10 +194,10 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareGradient(
     deltas += head.queries;
   }
   return MakeKernel([all = std::move(all),
-                     run = PairsOfBf16(context.operands[1])
-                               ? &avx512_bf16::AttentionGradient
-                               : SG_BEST_CPU_TARGET(AttentionGradient)](
-                        Lane& lane) {
+                     run = Best(context.operands[1],
+                                SG_BEST_CPU_TARGET(AttentionGradient),
+                                &avx512_bf16::AttentionGradient,
+                                &amx::AttentionGradient)](Lane& lane) {
     // One task per key head: it owns its dk, dv and the dq of its group.
     const int64_t count = all->config.heads_per_group();
     const auto body = [&](int64_t begin, int64_t end) {

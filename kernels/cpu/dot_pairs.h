@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/pairs.h"
 #include "kernels/cpu/vector_math.h"
 #if defined(SG_AVX512_BF16_DOUBLE)
 #include "kernels/cpu/bf16_double.h"
@@ -18,7 +19,6 @@ namespace shardgraph::SG_CPU_TARGET {
 namespace {
 
 typedef float PairSums __attribute__((vector_size(64)));
-typedef uint32_t Pairs __attribute__((vector_size(64)));
 
 // sums[i] += a[i].odd b[i].odd, then sums[i] += a[i].even b[i].even, each
 // rounded once; subnormal numbers count as zeros.

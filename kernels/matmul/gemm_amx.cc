@@ -4,7 +4,7 @@
 // sums that leave the tiles between blocks of k return unchanged.
 #include <cstdint>
 
-#include "kernels/matmul/amx.h"
+#include "kernels/cpu/amx.h"
 #include "kernels/matmul/gemm_pairs.h"
 
 namespace shardgraph::SG_CPU_TARGET {

@@ -27,8 +27,8 @@
 
 #include <cstdint>
 #include <cstring>
-#include <utility>
 
+#include "kernels/cpu/pairs.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/matmul/gemm_store.h"
 #include "kernels/matmul/gemm_tile.h"
@@ -41,7 +41,6 @@ constexpr int kDepth = 2 * kTile;  // BF16 elements in a row
 constexpr int kColumns = 2 * kTile;  // of a block
 constexpr int64_t kTileBytes = 64 * kTile;
 
-typedef uint32_t Dwords __attribute__((vector_size(64)));
 typedef uint16_t Words __attribute__((vector_size(32)));
 
 // Rows of a: pair p of row i is at data + i * stride + p * 4 bytes, or, across,
@@ -74,38 +73,12 @@ int64_t RoundUp(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
 // Sixteen elements of two rows, paired.
 SG_VECTOR_INLINE void Pair(const uint16_t* even, const uint16_t* odd,
-                           Dwords* out) {
+                           Pairs* out) {
   Words low, high;
   std::memcpy(&low, even, sizeof(low));
   std::memcpy(&high, odd, sizeof(high));
-  *out = __builtin_convertvector(low, Dwords) |
-         __builtin_convertvector(high, Dwords) << 16;
-}
-
-// Exchanges blocks of kStep x kStep of the 16 x 16 matrix.
-template <int kStep, int... kLane>
-SG_VECTOR_INLINE void TransposeStep(Dwords* rows,
-                                    std::integer_sequence<int, kLane...>) {
-#pragma GCC unroll 16
-  for (int i = 0; i < kTile; ++i) {
-    if ((i & kStep) != 0) continue;
-    const Dwords upper = rows[i];
-    const Dwords lower = rows[i + kStep];
-    rows[i] = __builtin_shufflevector(
-        upper, lower,
-        ((kLane & kStep) != 0 ? kTile + kLane - kStep : kLane)...);
-    rows[i + kStep] = __builtin_shufflevector(
-        upper, lower,
-        ((kLane & kStep) != 0 ? kTile + kLane : kLane + kStep)...);
-  }
-}
-
-SG_VECTOR_INLINE void Transpose(Dwords* rows) {
-  constexpr std::make_integer_sequence<int, kTile> lanes;
-  TransposeStep<8>(rows, lanes);
-  TransposeStep<4>(rows, lanes);
-  TransposeStep<2>(rows, lanes);
-  TransposeStep<1>(rows, lanes);
+  *out = __builtin_convertvector(low, Pairs) |
+         __builtin_convertvector(high, Pairs) << 16;
 }
 
 // A matrix of BF16: element (i, p), p along k.
@@ -127,33 +100,33 @@ constexpr int64_t kAheadAcross = 8;
 // rows[line][pair of elements], or, transposed, rows[pair][line].
 template <bool kTransposed>
 SG_VECTOR_INLINE void LoadLines(const Lines& lines, int64_t i, int64_t p,
-                                Dwords* rows) {
+                                Pairs* rows) {
   if (lines.depth_stride == 1) {
     for (int l = 0; l < kTile; ++l) {
       const uint16_t* const line = lines.At(i + l, p);
       __builtin_prefetch(line + kAhead);
-      std::memcpy(&rows[l], line, sizeof(Dwords));
+      std::memcpy(&rows[l], line, sizeof(Pairs));
     }
   } else {
     for (int t = 0; t < kTile; ++t) {
       Pair(lines.At(i, p + 2 * t), lines.At(i, p + 2 * t + 1), &rows[t]);
     }
   }
-  if (kTransposed == (lines.depth_stride == 1)) Transpose(rows);
+  if (kTransposed == (lines.depth_stride == 1)) TransposePairs(rows);
 }
 
 // The same where only `count` lines and `depth` elements exist: others are
 // zeros.
 template <bool kTransposed>
 void LoadSomeLines(const Lines& lines, int64_t i, int64_t p, int64_t count,
-                   int64_t depth, Dwords* rows) {
+                   int64_t depth, Pairs* rows) {
   uint16_t elements[kTile][kDepth] = {};
   for (int64_t l = 0; l < count; ++l) {
     for (int64_t q = 0; q < depth; ++q)
       elements[l][q] = *lines.At(i + l, p + q);
   }
   std::memcpy(rows, elements, sizeof(elements));
-  if (kTransposed) Transpose(rows);
+  if (kTransposed) TransposePairs(rows);
 }
 
 // One tile of 16 lines of `size` that are left, kDepth elements of `depth` that
@@ -161,7 +134,7 @@ void LoadSomeLines(const Lines& lines, int64_t i, int64_t p, int64_t count,
 template <bool kTransposed>
 void PackTile(const Lines& lines, int64_t i, int64_t p, int64_t size,
               int64_t depth, char* out, int64_t stride) {
-  Dwords rows[kTile];
+  Pairs rows[kTile];
   if (size >= kTile && depth >= kDepth) {
     LoadLines<kTransposed>(lines, i, p, rows);
   } else {
@@ -169,7 +142,7 @@ void PackTile(const Lines& lines, int64_t i, int64_t p, int64_t size,
                                Smaller(depth, kDepth), rows);
   }
   for (int r = 0; r < kTile; ++r)
-    std::memcpy(out + r * stride, &rows[r], sizeof(Dwords));
+    std::memcpy(out + r * stride, &rows[r], sizeof(Pairs));
 }
 
 // `depth` of k from p on of kColumns columns of b from n on.
@@ -211,7 +184,7 @@ void PackAcross(const GemmProblem& problem, int64_t m, int64_t rows,
   for (int64_t q = 0; q < RoundUp(depth, kDepth); q += 2) {
     uint32_t* const to = out + q / 2 * stride;
     for (int64_t i = 0; i < padded; i += kTile) {
-      Dwords pairs = {};
+      Pairs pairs = {};
       if (i + kTile <= rows && q + 2 <= depth) {
         __builtin_prefetch(lines.At(m + i, p + q + kAheadAcross));
         Pair(lines.At(m + i, p + q), lines.At(m + i, p + q + 1), &pairs);

@@ -1,10 +1,10 @@
-// Plain code that does what the AMX instructions of kernels/matmul/amx.h do,
+// Plain code that does what the AMX instructions of kernels/cpu/amx.h do,
 // bit for bit, so that their users are tested on every processor.
 //
 // What the processor refuses (use without configuration, sizes that do not
 // fit) ends the program.
-#ifndef KERNELS_MATMUL_AMX_DOUBLE_H_
-#define KERNELS_MATMUL_AMX_DOUBLE_H_
+#ifndef KERNELS_CPU_AMX_DOUBLE_H_
+#define KERNELS_CPU_AMX_DOUBLE_H_
 
 #include <cstdint>
 #include <cstdlib>
@@ -113,4 +113,4 @@ void MultiplyTiles() {
 }  // namespace
 }  // namespace shardgraph::SG_CPU_TARGET
 
-#endif  // KERNELS_MATMUL_AMX_DOUBLE_H_
+#endif  // KERNELS_CPU_AMX_DOUBLE_H_

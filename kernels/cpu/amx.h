@@ -5,13 +5,13 @@
 // A thread configures its eight tiles, uses them and releases them. A tile
 // holds `rows` rows of `column_bytes` bytes. Source: Intel 64 and IA-32
 // Architectures Software Developer's Manual, volume 2.
-#ifndef KERNELS_MATMUL_AMX_H_
-#define KERNELS_MATMUL_AMX_H_
+#ifndef KERNELS_CPU_AMX_H_
+#define KERNELS_CPU_AMX_H_
 
 #include <cstdint>
 
 #if defined(SG_AMX_DOUBLE)
-#include "kernels/matmul/amx_double.h"
+#include "kernels/cpu/amx_double.h"
 #else
 #include "kernels/cpu/vector_math.h"
 
@@ -65,4 +65,4 @@ SG_VECTOR_INLINE void MultiplyTiles() {
 }  // namespace shardgraph::SG_CPU_TARGET
 
 #endif  // SG_AMX_DOUBLE
-#endif  // KERNELS_MATMUL_AMX_H_
+#endif  // KERNELS_CPU_AMX_H_

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/matmul/amx.h"
+#include "kernels/cpu/amx.h"
 
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
