@@ -102,20 +102,20 @@ void OnlineSoftmax(const Tile& tile, Square* scores, float* max, float* sum,
 #pragma GCC unroll 2
       for (int k = 0; k < 2; ++k) {
         float* const at = s + (c + k) * kBlock + r;
-        const Vector e = Exp(LoadVector(at) - base);
+        const Vector e = ExpBelow88(LoadVector(at) - base);
         StoreVector(e, at);
         total[k] += e;
       }
     }
     if (c < end) {
       float* const at = s + c * kBlock + r;
-      const Vector e = Exp(LoadVector(at) - base);
+      const Vector e = ExpBelow88(LoadVector(at) - base);
       StoreVector(e, at);
       total[0] += e;
     }
     // Rows of one micro-tile see different numbers of keys.
     for (c = end; c < columns; ++c) StoreVector(Vector{}, s + c * kBlock + r);
-    const Vector factor = Exp(old_max - base);
+    const Vector factor = ExpBelow88(old_max - base);
     StoreVector(factor, rescale + r);
     StoreVector(LoadVector(sum + r) * factor + (total[0] + total[1]), sum + r);
     StoreVector(new_max, max + r);
@@ -143,7 +143,7 @@ void ScoreGradient(const Tile& tile, const float* lse, const float* deltas,
     const float delta = deltas[r];
     int64_t c = 0;
     for (; c < visible; c += kWidth) {
-      const Vector e = Exp(LoadVector(p + c) - row_lse);
+      const Vector e = ExpBelow88(LoadVector(p + c) - row_lse);
       if (keep == nullptr) {
         StoreVector(e * (LoadVector(ds + c) - delta), ds + c);
         StoreVector(e, p + c);
@@ -199,9 +199,9 @@ void TileGradient(const AttentionHead& head, int64_t i, int64_t rows,
              width, key_begin, keys_end, head.dq_sums + i * width, width);
 }
 
-// dk and dv of keys [j, j + kPair * kBlock); adds to the sums of dq.
+// dk and dv of keys [j, j + kKeyBlocks * kBlock); adds to the sums of dq.
 void KeysGradient(const AttentionHead* heads, int64_t count, int64_t j) {
-  KeyBlock blocks[kPair];
+  KeyBlock blocks[kKeyBlocks];
   BothPanels q, dout;
   Panels left;
   const AttentionHead& first = heads[0];
@@ -310,7 +310,7 @@ void AddTile(const Tile& tile, const Panels& k, const Panels& v,
 
 void AttentionForward(const AttentionHead& head, int64_t i) {
   const Multiplier multiplier;
-  QueryBlock blocks[kPair];
+  QueryBlock blocks[kQueryBlocks];
   Panels k, v;
   for (QueryBlock& block : blocks) {
     block.i = i + (&block - blocks) * kBlock;
@@ -321,7 +321,7 @@ void AttentionForward(const AttentionHead& head, int64_t i) {
     PackLeft(head, head.q, block.i, block.rows, &k);
     Transpose(k, block.rows, head.width, head.scale, &block.q);
   }
-  const int64_t last = Min(head.queries, i + kPair * kBlock);
+  const int64_t last = Min(head.queries, i + kQueryBlocks * kBlock);
   const int64_t keys =
       head.causal ? Max(0, Min(head.keys, last + head.offset)) : head.keys;
   for (int64_t j = 0; j < keys; j += kBlock) {
@@ -353,7 +353,7 @@ void AttentionGradient(const AttentionHead* heads, int64_t count) {
     std::memset(head.dq_sums, 0, head.queries * head.width * sizeof(float));
     for (int64_t t = 0; t < head.queries; ++t) head.deltas[t] = Delta(head, t);
   }
-  for (int64_t j = 0; j < heads[0].keys; j += kPair * kBlock)
+  for (int64_t j = 0; j < heads[0].keys; j += kKeyBlocks * kBlock)
     KeysGradient(heads, count, j);
   for (int64_t h = 0; h < count; ++h) {
     const AttentionHead& head = heads[h];

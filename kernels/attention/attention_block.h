@@ -10,7 +10,7 @@
 
 namespace shardgraph {
 
-inline constexpr int64_t kAttentionQueries = 192;  // of one task
+inline constexpr int64_t kAttentionQueries = 384;  // of one task
 inline constexpr int64_t kMaxHeadWidth = 256;
 
 // Rows of one head: row t begins at element t * stride. FP32 or BF16.

@@ -7,8 +7,8 @@
 // that follow each other along what is summed over.
 //
 // Note: layouts. "Panels" are columns of a matrix, kPanel at a time: element
-// (p, c) of a matrix of at most kBlock rows is at (c / kPanel) * kPanelStride +
-// p * kPanel + c % kPanel. A micro-kernel keeps kMicroRows x kPanel sums in
+// (p, c) of a matrix of at most kBlock rows is at (c / kPanel) * stride + p *
+// kPanel + c % kPanel. A micro-kernel keeps kMicroRows x kPanel sums in
 // registers; the right operand is one panel, elements of the left one are
 // broadcast, or are rows of tiles, so panels serve as left operands too.
 //
@@ -24,6 +24,7 @@
 #include "kernels/attention/attention_block.h"
 #include "kernels/cpu/vector.h"
 #if defined(SG_BF16_PAIRS)
+#include "kernels/cpu/avx512_bf16.h"
 #include "kernels/cpu/pairs.h"
 #endif
 
@@ -31,8 +32,6 @@ namespace shardgraph::SG_CPU_TARGET {
 namespace {
 
 constexpr int64_t kBlock = 96;
-constexpr int kPair = 2;  // blocks that share what is packed
-static_assert(kAttentionQueries == kPair * kBlock);
 constexpr int kPanel = 2 * kWidth;
 #if defined(SG_AMX)
 constexpr int kMicroRows = 32;
@@ -41,8 +40,6 @@ constexpr int kMicroRows = 12;
 #else
 constexpr int kMicroRows = 6;
 #endif
-constexpr int64_t kPanelStride = kBlock * kPanel;
-constexpr int64_t kMaxPanels = kMaxHeadWidth / kPanel;
 
 static_assert(kBlock % kMicroRows == 0 && kBlock % kPanel == 0);
 static_assert(kMaxHeadWidth % kPanel == 0);
@@ -61,6 +58,16 @@ constexpr int64_t kUnit = 1;
 #endif
 static_assert(kBlock % (kUnit * kNumbers) == 0 && kPanel % kUnit == 0);
 
+// From one panel to the next: of left operands, whose elements are numbers of a
+// row, and of right ones, whose elements are numbers of a column.
+constexpr int64_t kLeftStride = kBlock * kPanel;
+constexpr int64_t kRightStride = kBlock / kNumbers * kPanel;
+
+// Blocks that share what is packed for them, on 2 MiB of stack.
+constexpr int kQueryBlocks = 4;
+constexpr int kKeyBlocks = kNumbers == 1 ? 2 : 4;
+static_assert(kAttentionQueries == kQueryBlocks * kBlock);
+
 int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t Max(int64_t a, int64_t b) { return a > b ? a : b; }
 // Elements that hold so many numbers, in whole units.
@@ -71,7 +78,7 @@ int64_t ElementsOf(int64_t numbers) {
 
 // A matrix of a block's width at most, in panels.
 struct Panels {
-  alignas(64) Element data[kMaxPanels * kPanelStride];
+  alignas(64) Element data[kMaxHeadWidth * kBlock / kNumbers];
 };
 // Scores and the like: number (r, c) at r * kBlock + c.
 struct Square {
@@ -106,7 +113,7 @@ void PackLeft(const AttentionHead& head, const HeadRows& rows, int64_t t,
     Element* to = panels->data + p * kPanel;
     int64_t d = 0;
     for (; d + kNumbersOfPanel <= head.width;
-         d += kNumbersOfPanel, to += kPanelStride)
+         d += kNumbersOfPanel, to += kLeftStride)
       std::memcpy(to, row + d, kPanel * sizeof(Element));
     const int64_t whole = (head.width - d) / kNumbers;
     std::memcpy(to, row + d, whole * sizeof(Element));
@@ -133,11 +140,11 @@ void PackRight(const AttentionHead& head, const HeadRows& rows, int64_t t,
     for (; d + kWidth <= head.width; d += kWidth) {
       const Pairs pairs =
           (Pairs)LoadVector(second + d) | (Pairs)LoadVector(first + d) >> 16;
-      std::memcpy(to + d / kPanel * kPanelStride + d % kPanel, &pairs,
+      std::memcpy(to + d / kPanel * kRightStride + d % kPanel, &pairs,
                   sizeof(pairs));
     }
     for (; d < head.width; ++d) {
-      to[d / kPanel * kPanelStride + d % kPanel] =
+      to[d / kPanel * kRightStride + d % kPanel] =
           first[d] | static_cast<uint32_t>(second[d]) << 16;
     }
   }
@@ -164,7 +171,7 @@ SG_VECTOR_INLINE void PackRows(const AttentionHead& head, const HeadRows& rows,
     if (p + kAhead < n) PrefetchRow(head, rows, t + p + kAhead);
     float* to = panels->data + p * kPanel;
     int64_t d = 0;
-    for (; d + kPanel <= width; d += kPanel, to += kPanelStride) {
+    for (; d + kPanel <= width; d += kPanel, to += kLeftStride) {
       StoreVector(LoadVector(row + d), to);
       StoreVector(LoadVector(row + d + kWidth), to + kWidth);
     }
@@ -202,7 +209,7 @@ void Pack(const AttentionHead& head, const HeadRows& rows, int64_t t, int64_t n,
 // has room for kMaxHeadWidth rows. What is multiplied with it is multiplied
 // with `factor` as well.
 struct TransposedPanels {
-  static constexpr int64_t kStride = kMaxHeadWidth * kPanel;
+  static constexpr int64_t kStride = kMaxHeadWidth / kNumbers * kPanel;
   float factor;
   alignas(64) Element data[kBlock / kPanel * kStride];
 };
@@ -221,7 +228,7 @@ void Transpose(const Panels& panels, int64_t n, int64_t width, float factor,
   };
   // Four by four; rows and columns behind the end are there.
   for (int64_t d = 0; d < ElementsOf(width); d += 4) {
-    const Element* from = panels.data + d / kPanel * kPanelStride + d % kPanel;
+    const Element* from = panels.data + d / kPanel * kLeftStride + d % kPanel;
     for (int64_t i = 0; i < n; i += 4) {
       Four row[4];
       for (int k = 0; k < 4; ++k) {
@@ -267,8 +274,7 @@ SG_VECTOR_INLINE Pairs PairsOfRows(const float* from, int64_t rows) {
   const Vector none = {};
   const Vector first = rows > 0 ? LoadVector(from) : none;
   const Vector second = rows > 1 ? LoadVector(from + kBlock) : none;
-  return (Pairs)RoundedTo<uint16_t>(first) >> 16 |
-         (Pairs)RoundedTo<uint16_t>(second);
+  return PairHalves(RoundToBf16(first, second));
 }
 
 // `square` transposed, its rows being summed over.
@@ -309,12 +315,15 @@ LeftByColumns SumOverRows(const Square& square, int64_t rows, int64_t columns,
 // whole units must be zeros.
 LeftByRows SumOverColumns(const Square& square, int64_t rows, int64_t columns,
                           HalfSquare* half) {
-  const int64_t end = ElementsOf(columns) * kNumbers;
+  static_assert(kBlock % (2 * kWidth) == 0);
   for (int64_t r = 0; r < rows; ++r) {
-    uint16_t* const to =
-        reinterpret_cast<uint16_t*>(half->data + r * LeftByRows::kRow);
-    for (int64_t c = 0; c < end; c += kWidth)
-      StoreVector(LoadVector(square.data + r * kBlock + c), to + c);
+    const float* const from = square.data + r * kBlock;
+    Element* const to = half->data + r * LeftByRows::kRow;
+    for (int64_t c = 0; c < columns; c += 2 * kWidth) {
+      const Pairs pairs =
+          RoundToBf16(LoadVector(from + c), LoadVector(from + c + kWidth));
+      std::memcpy(to + c / kNumbers, &pairs, sizeof(pairs));
+    }
   }
   return {half->data};
 }

@@ -10,8 +10,6 @@
 #include "kernels/cpu/vector.h"
 #if defined(SG_AMX)
 #include "kernels/cpu/amx.h"
-#elif defined(SG_BF16_PAIRS)
-#include "kernels/cpu/dot_pairs.h"
 #endif
 
 namespace shardgraph::SG_CPU_TARGET {
@@ -199,7 +197,7 @@ SG_VECTOR_INLINE void Scores(const Panels& left, const TransposedPanels& right,
       // Squares have room for whole micro-tiles.
       const SumsPlace place = {c->data + r * kBlock + n, kBlock, kMicroRows,
                                kPanel};
-      Multiplier::Multiply<kPanel, 1, kPanelStride>(
+      Multiplier::Multiply<kPanel, 1, kLeftStride>(
           left.data + r * kPanel, b, depth, /*add=*/false, factor, place);
     }
   }
@@ -213,7 +211,7 @@ SG_VECTOR_INLINE void AddProduct(Left left, const Panels& right, int64_t rows,
                                  int64_t width, From from, To to, float* c,
                                  int64_t stride) {
   for (int64_t d = 0; d < width; d += kPanel) {
-    const Element* b = right.data + d / kPanel * kPanelStride;
+    const Element* b = right.data + d / kPanel * kRightStride;
     for (int64_t r = 0; r < rows; r += kMicroRows) {
       const int64_t begin = from(r) / (kNumbers * kUnit) * kUnit;
       const int64_t end = ElementsOf(to(r));

@@ -15,6 +15,18 @@ namespace {
 typedef uint32_t Pairs __attribute__((vector_size(64)));
 constexpr int kPairs = 16;  // of a vector
 
+// Sixteen pairs of 32 numbers: the first with the seventeenth and so on.
+template <int... kPair>
+SG_VECTOR_INLINE Pairs PairHalves(Pairs numbers,
+                                  std::integer_sequence<int, kPair...>) {
+  typedef uint16_t Numbers __attribute__((vector_size(64)));
+  return (Pairs)__builtin_shufflevector((Numbers)numbers, (Numbers)numbers,
+                                        (kPair % 2 * kPairs + kPair / 2)...);
+}
+SG_VECTOR_INLINE Pairs PairHalves(Pairs numbers) {
+  return PairHalves(numbers, std::make_integer_sequence<int, 2 * kPairs>());
+}
+
 // Exchanges blocks of kStep x kStep of the 16 x 16 matrix.
 template <int kStep, int... kLane>
 SG_VECTOR_INLINE void TransposeStep(Pairs* rows,

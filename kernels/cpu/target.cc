@@ -51,10 +51,9 @@ std::vector<CpuTarget> SupportedCpuTargets() {
       __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     targets.push_back(CpuTarget::kAvx512);
-  if (targets.size() < 3) return targets;
-  // Intel's processors multiply pairs of BF16 at half the rate of FP32.
-  if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd"))
-    targets.push_back(CpuTarget::kAvx512Bf16);
+  if (targets.size() < 3 || !__builtin_cpu_supports("avx512bf16"))
+    return targets;
+  targets.push_back(CpuTarget::kAvx512Bf16);
   if (MayUseAmx()) targets.push_back(CpuTarget::kAmx);
   return targets;
 }
@@ -64,7 +63,12 @@ namespace {
 CpuTarget Wanted() {
   const std::vector<CpuTarget> targets = SupportedCpuTargets();
   const char* const name = std::getenv("SHARDGRAPH_CPU_TARGET");
-  if (name == nullptr || *name == '\0') return targets.back();
+  if (name == nullptr || *name == '\0') {
+    // Intel's processors multiply pairs of BF16 at half the rate of FP32.
+    const bool slow =
+        targets.back() == CpuTarget::kAvx512Bf16 && !__builtin_cpu_is("amd");
+    return slow ? CpuTarget::kAvx512 : targets.back();
+  }
   for (const CpuTarget target : targets) {
     if (std::strcmp(name, CpuTargetName(target)) == 0) return target;
   }

@@ -23,8 +23,8 @@ enum class CpuTarget {
   kBaseline,    // x86-64: SSE2
   kAvx2,        // AVX2 and FMA
   kAvx512,      // F, BW, DQ, VL
-  kAvx512Bf16,  // those and BF16, where it is faster than FP32
-  kAmx,         // kAvx512 and AMX-BF16, for which the system must be asked
+  kAvx512Bf16,  // those and BF16
+  kAmx,         // those and AMX-BF16, for which the system must be asked
 };
 
 // "baseline", "avx2" and so on, as their namespaces.
@@ -32,7 +32,7 @@ const char* CpuTargetName(CpuTarget target);
 
 // Those that this processor runs, in the order above.
 std::vector<CpuTarget> SupportedCpuTargets();
-// The last of them, or the one that the environment variable
+// The fastest of them, or the one that the environment variable
 // SHARDGRAPH_CPU_TARGET names, unless a CpuTargetOverride says otherwise.
 // Kernels ask when they are prepared. Ends the program with status 2, saying
 // why, where the variable names none of them.

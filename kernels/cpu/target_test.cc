@@ -27,10 +27,6 @@ TEST(CpuTargetTest, TheVariableNamesTheBest) {
     EXPECT_EXIT(ExitWithBestTarget(CpuTargetName(target)),
                 testing::ExitedWithCode(100 + static_cast<int>(target)), "");
   }
-  EXPECT_EXIT(ExitWithBestTarget(""),
-              testing::ExitedWithCode(
-                  100 + static_cast<int>(SupportedCpuTargets().back())),
-              "");
 }
 
 TEST(CpuTargetTest, AnUnknownNameEndsTheProgram) {

@@ -122,7 +122,11 @@ SG_VECTOR_INLINE Vector RoundedTo(Vector value) {
 
 // Where one of both is NaN: b.
 SG_VECTOR_INLINE Vector Max(Vector a, Vector b) {
-#if defined(__AVX512F__)
+#if defined(__AVX512DQ__)
+  Vector result;
+  asm("vmaxps %2, %1, %0" : "=v"(result) : "v"(a), "v"(b));
+  return result;
+#elif defined(__AVX512F__)
   return a > b ? a : b;
 #elif defined(__AVX__)
   return __builtin_ia32_maxps256(a, b);
@@ -131,7 +135,11 @@ SG_VECTOR_INLINE Vector Max(Vector a, Vector b) {
 #endif
 }
 SG_VECTOR_INLINE Vector Min(Vector a, Vector b) {
-#if defined(__AVX512F__)
+#if defined(__AVX512DQ__)
+  Vector result;
+  asm("vminps %2, %1, %0" : "=v"(result) : "v"(a), "v"(b));
+  return result;
+#elif defined(__AVX512F__)
   return a < b ? a : b;
 #elif defined(__AVX__)
   return __builtin_ia32_minps256(a, b);
@@ -153,16 +161,16 @@ SG_VECTOR_INLINE Vector SquareRoot(Vector a) {
 #endif
 }
 
-// e^x within 2 units in the last place; 0 below -87.3 (where the result would
-// be subnormal), infinity above 88.8, NaN for NaN.
+// e^x for x of at most 88.3 within 2 units in the last place; 0 below -87.3
+// (where the result would be subnormal), NaN for NaN.
 //
 // x = n ln 2 + r; e^r by a polynomial (coefficients of Cephes expf), evaluated
 // in pairs because its latency is what loops wait for; 2^n by its bits. Adding
 // 1.5 x 2^23 rounds to an integer and leaves it in the low bits.
-SG_VECTOR_INLINE Vector Exp(Vector x) {
+SG_VECTOR_INLINE Vector ExpBelow88(Vector x) {
   const Vector lowest = Broadcast(-87.3f);
   const Vector magic = Broadcast(12582912.0f);
-  const Vector clamped = Min(Broadcast(88.8f), Max(lowest, x));
+  const Vector clamped = Max(lowest, x);
   const Vector shifted = clamped * 1.44269504088896341f + magic;
   const Vector n = shifted - magic;
   const Vector r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
@@ -172,8 +180,19 @@ SG_VECTOR_INLINE Vector Exp(Vector x) {
   const Vector p2 = r * 1.6666665459e-1f + 5.0000001201e-1f;
   const Vector p = (p0 * square + p1) * square + p2;
   const Vector mantissa = p * square + (r + 1.0f);
+#if defined(__AVX512DQ__)
+  Vector result;
+  asm("vscalefps %2, %1, %0" : "=v"(result) : "v"(mantissa), "v"(n));
+#else
   const Vector power = (Vector)(((WordVector)shifted << 23) + 0x3f800000u);
-  return x < lowest ? Vector{} : mantissa * power;
+  const Vector result = mantissa * power;
+#endif
+  return x < lowest ? Vector{} : result;
+}
+
+// The same for any x: infinity above 88.8.
+SG_VECTOR_INLINE Vector Exp(Vector x) {
+  return ExpBelow88(Min(Broadcast(88.8f), x));
 }
 
 // 1 / (1 + e^-x): nothing cancels on either side.

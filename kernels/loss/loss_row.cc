@@ -40,10 +40,10 @@ LogSum RowLogSumExp(const T* z, int64_t n) {
   for (; i + kLanes <= n; i += kLanes) {
 #pragma GCC unroll 4
     for (int k = 0; k < LaneSum::kParts; ++k)
-      sum.part[k] += Exp(LoadVector(z + i + k * kWidth) - max);
+      sum.part[k] += ExpBelow88(LoadVector(z + i + k * kWidth) - max);
   }
   float total = Total(sum);
-  for (; i < n; ++i) total += Exp(Broadcast(LoadFloat(z[i]) - max))[0];
+  for (; i < n; ++i) total += ExpBelow88(Broadcast(LoadFloat(z[i]) - max))[0];
   return {max, __builtin_logf(total)};
 }
 
@@ -64,7 +64,7 @@ float RowSumBelow(const T* z, int64_t n, float max) {
 template <typename T>
 void RowScaledSoftmax(T* z, int64_t n, LogSum sum, float scale, float shift) {
   const auto softmax = [=](Vector logits) {
-    return Exp(logits - sum.max - sum.log_sum) * scale + shift;
+    return ExpBelow88(logits - sum.max - sum.log_sum) * scale + shift;
   };
   ForVectors(
       n, [=](int64_t i) { StoreVector(softmax(LoadVector(z + i)), z + i); },

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/cpu/dot_pairs.h"
+#include "kernels/cpu/avx512_bf16.h"
 #include "kernels/matmul/gemm_pairs.h"
 
 namespace shardgraph::SG_CPU_TARGET {

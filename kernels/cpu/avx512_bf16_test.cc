@@ -6,7 +6,7 @@
 #include <random>
 
 #include "gtest/gtest.h"
-#include "kernels/cpu/dot_pairs_probe.h"
+#include "kernels/cpu/avx512_bf16_probe.h"
 #include "kernels/cpu/target.h"
 
 namespace shardgraph {
@@ -68,12 +68,15 @@ TEST(DotPairs, NumbersThatAreNotFinite) {
   EXPECT_TRUE(std::isnan(Double(0, {infinity, -infinity}, {1, 1})));
 }
 
-// Where the processor has the instruction.
-TEST(DotPairs, DoubleIsTheInstruction) {
+// Whether the processor has the instructions.
+bool HasInstructions() {
   const auto targets = SupportedCpuTargets();
-  if (std::find(targets.begin(), targets.end(), CpuTarget::kAvx512Bf16) ==
-      targets.end())
-    GTEST_SKIP() << "no AVX-512 BF16 here";
+  return std::find(targets.begin(), targets.end(), CpuTarget::kAvx512Bf16) !=
+         targets.end();
+}
+
+TEST(DotPairs, DoubleIsTheInstruction) {
+  if (!HasInstructions()) GTEST_SKIP() << "no AVX-512 BF16 here";
   std::mt19937 random(7);
   for (int round = 0; round < 20000; ++round) {
     // Any bits, or numbers near one another.
@@ -95,6 +98,49 @@ TEST(DotPairs, DoubleIsTheInstruction) {
       ASSERT_EQ(std::bit_cast<uint32_t>(sums[i]),
                 std::bit_cast<uint32_t>(expected[i]))
           << std::hex << a[i] << " " << b[i];
+    }
+  }
+}
+
+TEST(Round, ToNearestEvenAndSubnormalNumbersToZero) {
+  const float smallest = std::numeric_limits<float>::min();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  float first[16] = {1,        1.00390625f,  -1.01171875f,
+                     smallest, smallest / 2, -smallest / 2,
+                     3.4e38f,  nan};
+  float second[16] = {2};
+  uint16_t rounded[32];
+  avx512_bf16_double::Round(first, second, rounded);
+  const auto widened = [&](int i) {
+    return std::bit_cast<float>(static_cast<uint32_t>(rounded[i]) << 16);
+  };
+  EXPECT_EQ(widened(0), 1);
+  EXPECT_EQ(widened(1), 1);           // a tie
+  EXPECT_EQ(widened(2), -1.015625f);  // a tie
+  EXPECT_EQ(widened(3), smallest);
+  EXPECT_EQ(rounded[4], 0);
+  EXPECT_EQ(rounded[5], 0x8000);
+  EXPECT_TRUE(std::isinf(widened(6)));
+  EXPECT_TRUE(std::isnan(widened(7)));
+  EXPECT_EQ(widened(16), 2);
+}
+
+TEST(Round, DoubleIsTheInstruction) {
+  if (!HasInstructions()) GTEST_SKIP() << "no AVX-512 BF16 here";
+  std::mt19937 random(7);
+  for (int round = 0; round < 20000; ++round) {
+    float first[16], second[16];
+    for (int i = 0; i < 16; ++i) {
+      first[i] = std::bit_cast<float>(static_cast<uint32_t>(random()));
+      second[i] = std::bit_cast<float>(static_cast<uint32_t>(random()) &
+                                       (round % 2 == 0 ? ~0u : 0x80ffffffu));
+    }
+    uint16_t rounded[32], expected[32];
+    avx512_bf16_double::Round(first, second, expected);
+    avx512_bf16::Round(first, second, rounded);
+    for (int i = 0; i < 32; ++i) {
+      ASSERT_EQ(rounded[i], expected[i])
+          << i << " " << (i < 16 ? first[i] : second[i - 16]);
     }
   }
 }
