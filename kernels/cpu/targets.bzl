@@ -1,6 +1,6 @@
 """Libraries that are compiled once per CPU target (kernels/cpu/target.h)."""
 
-#Vector code for plain loops; nothing that changes the order of operations.
+# Vector code for plain loops; nothing that changes the order of operations.
 _COMMON_COPTS = ["-O3", "-fno-math-errno", "-fno-trapping-math"]
 
 _COPTS = {
@@ -17,8 +17,8 @@ _COPTS = {
     ],
 }
 
-#By target, for sources that are not for all of them.AMX needs no option of its
-#own : its instructions are written as such.
+# By target, for sources that are not for all of them. AMX needs no option of its
+# own: its instructions are written as such.
 CPU_COPTS = {
     target: _COMMON_COPTS + copts
     for target, copts in _COPTS.items()
