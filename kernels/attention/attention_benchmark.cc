@@ -159,7 +159,7 @@ void Benchmark(benchmark::State& state, bool gradient, int threads) {
   HostMemory host;
   const BoundKernelCase kernel(*found, CpuKernels(), host);
   omp_set_num_threads(threads);
-  Composition onednn(BestCpuTarget() >= CpuTarget::kAvx512Bf16);
+  Composition onednn(SupportedCpuTargets().back() >= CpuTarget::kAvx512Bf16);
   if (gradient) {
     AddGradient(&onednn);
   } else {

@@ -16,7 +16,9 @@ int64_t RoundUp(int64_t a, int64_t b) { return DivideUp(a, b) * b; }
 // Of GemmScratchBytes.
 constexpr int64_t kOne = 1;
 constexpr int64_t kWidestPanel = 32;
-constexpr int64_t kMaxScratchBytes = int64_t{8} << 20;
+constexpr int64_t kScratchBytes = int64_t{8} << 20;
+constexpr int64_t kMaxScratchBytes = int64_t{16} << 20;  // where k is long
+constexpr int64_t kWantedPanels = 8;
 constexpr int64_t kMinSharedRows = 192;
 constexpr int64_t kMinSharedColumns = 128;
 constexpr int64_t kMinSharedElements = 1 << 15;
@@ -219,8 +221,13 @@ void SetGemmResult(const Tensor& tensor, GemmProblem* problem) {
 int64_t GemmScratchBytes(int64_t m, int64_t n, int64_t k) {
   // Every kernel's panels fit: at most kWidestPanel columns of FP32.
   const int64_t panel = RoundUp(k, kWidestPanel) * kWidestPanel * 4;
-  const int64_t panels = std::min(DivideUp(n, kWidestPanel),
-                                  kMaxScratchBytes / std::max(panel, kOne));
+  const auto panels_of = [&](int64_t bytes) {
+    return bytes / std::max(panel, kOne);
+  };
+  const int64_t panels =
+      std::min(DivideUp(n, kWidestPanel),
+               std::max(panels_of(kScratchBytes),
+                        std::min(kWantedPanels, panels_of(kMaxScratchBytes))));
   // Packing pays off when a panel is used often, and panels side by side when
   // rows of a are packed for many of them.
   if (m <= kMinSharedRows || n * k < kMinSharedElements ||

@@ -155,7 +155,9 @@ TEST_F(GemmTest, ScratchIsForLargeProducts) {
   EXPECT_EQ(GemmScratchBytes(1000, 10, 0), 0);
   EXPECT_EQ(GemmScratchBytes(1000, 1000, 1000), 1024 * 1024 * 4);
   EXPECT_LE(GemmScratchBytes(1000, 100000, 1000), int64_t{8} << 20);
-  // Long panels: too few fit to be worth it.
+  // Long panels: more memory, for 256 columns.
+  EXPECT_EQ(GemmScratchBytes(1000, 1000, 14336), 256 * 14336 * 4);
+  // Longer ones: too few fit to be worth it.
   EXPECT_EQ(GemmScratchBytes(1000, 1000, 100000), 0);
 }
 

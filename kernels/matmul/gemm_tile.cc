@@ -14,7 +14,10 @@ namespace {
 constexpr int kRows = kWidth == 16 ? 12 : 6;
 constexpr int kColumns = 2 * kWidth;
 
-static_assert(kGemmMaxRows % kRows == 0);
+// Rows of a tile: with more, fewer columns of sums would have room.
+constexpr int64_t kMaxRows = 192;
+
+static_assert(kMaxRows % kRows == 0 && kMaxRows <= kGemmMaxRows);
 static_assert(kColumns % 8 == 0);
 
 typedef float Vector8 __attribute__((vector_size(32), aligned(4), may_alias));
@@ -32,13 +35,6 @@ SG_VECTOR_INLINE void Load8(const uint16_t* data, Vector8* value) {
   const Half8 bits = *reinterpret_cast<const Half8*>(data);
   *value = (Vector8)(__builtin_convertvector(bits, Word8) << 16);
 }
-template <typename T>
-SG_VECTOR_INLINE void Copy8(const T* data, float* out) {
-  Vector8 value;
-  Load8(data, &value);
-  *reinterpret_cast<Vector8*>(out) = value;
-}
-
 // out[p * out_stride + i] = in[i * in_stride + p] for 8 x 8 elements.
 template <typename T>
 SG_VECTOR_INLINE void Transpose8(const T* in, int64_t in_stride, float* out,
@@ -89,7 +85,8 @@ void PackA(const GemmMatrix& a, int64_t m, int64_t rows, int64_t p,
       int64_t q = 0;
       for (; q + kLine <= depth; q += kLine) {
         __builtin_prefetch(ahead + q);
-        for (int64_t j = 0; j < kLine; j += 8) Copy8(from + q + j, to + q + j);
+        for (int64_t j = 0; j < kLine; j += kWidth)
+          StoreVector(LoadVector(from + q + j), to + q + j);
       }
       for (; q < depth; ++q) to[q] = LoadFloat(from[q]);
     }
@@ -140,8 +137,9 @@ void PackB(const GemmMatrix& b, int64_t n, int64_t columns, int64_t p,
     }
   } else if (column_stride == 1) {
     for (int64_t q = 0; q < depth; ++q) {
-      for (int j = 0; j < kColumns; j += 8)
-        Copy8(in + q * depth_stride + j, out + q * kColumns + j);
+      for (int j = 0; j < kColumns; j += kWidth)
+        StoreVector(LoadVector(in + q * depth_stride + j),
+                    out + q * kColumns + j);
     }
   } else {
     int64_t q = 0;
@@ -168,14 +166,42 @@ void PackPanel(const GemmProblem& problem, int64_t n, int64_t p, int64_t depth,
   }
 }
 
-// out = a b (+ sums) for one kRows x kColumns block, row by row.
-void Micro(int64_t depth, const float* a, const float* b, const float* sums,
-           float* out) {
-  if (sums != nullptr) {
-    for (int i = 0; i < kRows * kColumns; i += 16)
-      __builtin_prefetch(sums + i, 1);
+// Memory that is fetched into a cache line by line, while something is
+// computed: alone it would keep the processor waiting.
+template <int kLevel, bool kToWrite>
+struct Ahead {
+  const char* data = nullptr;
+  int64_t stride = 0;  // of rows, in bytes
+  int64_t rows = 0;
+  int64_t bytes = 0;  // of a row
+  int64_t at = 0;     // within the first row
+
+  void Fetch() {
+    if (rows == 0) return;
+    __builtin_prefetch(data + at, kToWrite, kLevel == 1 ? 3 : 2);
+    at += 64;
+    if (at < bytes) return;
+    at = 0;
+    data += stride;
+    --rows;
   }
-  Vector sum[kRows][2] = {};
+};
+struct FetchedAhead {
+  Ahead<2, false> a, b;    // what the next blocks multiply
+  Ahead<1, true> sums, c;  // what this one adds to, and stores to
+
+  void Fetch() {
+    a.Fetch();
+    a.Fetch();
+    b.Fetch();
+    sums.Fetch();
+    c.Fetch();
+  }
+};
+
+// Adds `depth` of k to the sums of one kRows x kColumns block.
+SG_VECTOR_INLINE void AddProducts(int64_t depth, const float* a, const float* b,
+                                  Vector sum[kRows][2]) {
 #pragma GCC unroll 4
   for (int64_t p = 0; p < depth; ++p) {
     const Vector b0 = LoadVector(b);
@@ -188,6 +214,22 @@ void Micro(int64_t depth, const float* a, const float* b, const float* sums,
     ++a;
     b += kColumns;
   }
+}
+
+// out = a b (+ sums) for one block, row by row. A function of its own, or GCC
+// runs out of registers.
+__attribute__((noinline)) void Micro(int64_t depth, const float* a,
+                                     const float* b, const float* sums,
+                                     float* out, FetchedAhead* ahead) {
+  constexpr int64_t kStep = 8;
+  Vector sum[kRows][2] = {};
+  for (; depth >= kStep; depth -= kStep) {
+    ahead->Fetch();
+    AddProducts(kStep, a, b, sum);
+    a += kStep;
+    b += kStep * kColumns;
+  }
+  AddProducts(depth, a, b, sum);
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
@@ -199,33 +241,12 @@ void Micro(int64_t depth, const float* a, const float* b, const float* sums,
   }
 }
 
-// Memory that is fetched into the second-level cache a few lines at a time.
-struct Ahead {
-  const char* data = nullptr;
-  int64_t stride = 0;  // of rows, in bytes
-  int64_t rows = 0;
-  int64_t bytes = 0;  // of a row
-  int64_t at = 0;     // within the first row
-
-  int64_t lines() const { return rows * ((bytes + 63) / 64); }
-  void Fetch(int64_t count) {
-    for (; count > 0 && rows > 0; --count) {
-      __builtin_prefetch(data + at, 0, 2);
-      at += 64;
-      if (at < bytes) continue;
-      at = 0;
-      data += stride;
-      --rows;
-    }
-  }
-};
-
 // `depth` of k from p on of the tile's rows of a.
-Ahead AheadA(const GemmProblem& problem, const GemmTile& tile, int64_t p,
-             int64_t depth) {
+Ahead<2, false> AheadA(const GemmProblem& problem, const GemmTile& tile,
+                       int64_t p, int64_t depth) {
   const GemmMatrix& a = problem.a;
   const int64_t size = a.bf16 ? 2 : 4;
-  Ahead ahead;
+  Ahead<2, false> ahead;
   ahead.data = static_cast<const char*>(a.data) +
                (tile.m * a.row_stride + p * a.column_stride) * size;
   if (a.column_stride == 1) {
@@ -250,7 +271,7 @@ void Pack(const GemmProblem& problem, int64_t n, int64_t columns,
 }
 
 void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
-  alignas(64) float packed_a[kGemmMaxRows * kStride];
+  alignas(64) float packed_a[kMaxRows * kStride];
   alignas(64) float packed_b[kColumns * kGemmDepth];
   alignas(64) float sums[kGemmMaxElements];
   alignas(64) float values[kRows * kColumns] = {};
@@ -265,49 +286,42 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
     } else {
       PackA<float>(problem.a, tile.m, tile.rows, p, depth, packed_a);
     }
-    // While blocks are multiplied, what is needed next is fetched, in portions:
-    // the next panel of b, and a for the next block of k.
-    const int64_t row_blocks = (tile.rows + kRows - 1) / kRows;
-    const int64_t b_lines = depth * kColumns / 16 / row_blocks + 1;
-    const int64_t blocks =
-        (tile.columns + kColumns - 1) / kColumns * row_blocks;
-    Ahead next_a = AheadA(problem, tile, p + depth,
-                          Smaller(problem.k - p - depth, kGemmDepth));
-    const int64_t a_lines = next_a.lines() / blocks + 1;
+    FetchedAhead ahead;  // a for the next block of k, the next panel of b
+    ahead.a = AheadA(problem, tile, p + depth,
+                     Smaller(problem.k - p - depth, kGemmDepth));
     float* sum = sums;
     for (int64_t j = 0; j < tile.columns; j += kColumns) {
       const float* b = packed_b;
-      Ahead next_b;
+      ahead.b.rows = 0;
       if (packed == nullptr) {
         PackPanel(problem, tile.n + j, p, depth, packed_b);
       } else {
         b = static_cast<const float*>(packed) + j * problem.k + p * kColumns;
         if (j + kColumns < tile.columns) {
-          next_b.data = reinterpret_cast<const char*>(b + kColumns * problem.k);
-          next_b.rows = 1;
-          next_b.bytes = depth * kColumns * 4;
+          ahead.b.data =
+              reinterpret_cast<const char*>(b + kColumns * problem.k);
+          ahead.b.rows = 1;
+          ahead.b.bytes = depth * kColumns * 4;
         }
       }
       alignas(64) float bias[kColumns];
       if (last) LoadBias<kColumns>(problem, tile.n + j, bias);
       for (int64_t i = 0; i < tile.rows; i += kRows) {
-        next_b.Fetch(b_lines);
-        next_a.Fetch(a_lines);
         GemmBlock block;
         block.rows = Smaller(kRows, tile.rows - i);
         block.columns = Smaller(kColumns, tile.columns - j);
         block.c =
             static_cast<char*>(tile.c) + (i * tile.c_row_stride + j) * c_bytes;
         block.c_row_stride = tile.c_row_stride;
-        if (last) {
-          for (int64_t r = 0; r < block.rows; ++r) {
-            __builtin_prefetch(static_cast<const char*>(block.c) +
-                                   r * tile.c_row_stride * c_bytes,
-                               1);
-          }
-        }
+        ahead.sums = {.data = reinterpret_cast<const char*>(sum),
+                      .rows = p == 0 ? 0 : 1,
+                      .bytes = kRows * kColumns * 4};
+        ahead.c = {.data = static_cast<const char*>(block.c),
+                   .stride = tile.c_row_stride * c_bytes,
+                   .rows = last ? block.rows : 0,
+                   .bytes = block.columns * c_bytes};
         Micro(depth, packed_a + i * kStride, b, p == 0 ? nullptr : sum,
-              last ? values : sum);
+              last ? values : sum, &ahead);
         sum += sums_of_block;
         if (last) StoreBlock<kColumns>(problem, values, bias, block);
       }
@@ -319,7 +333,7 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
 }  // namespace
 
 extern const GemmKernels kGemmKernels;  // also where no header declares it
-const GemmKernels kGemmKernels = {kRows,        kColumns,   1,    sizeof(float),
-                                  kGemmMaxRows, kGemmDepth, Pack, Run};
+const GemmKernels kGemmKernels = {kRows,    kColumns,   1,    sizeof(float),
+                                  kMaxRows, kGemmDepth, Pack, Run};
 
 }  // namespace shardgraph::SG_CPU_TARGET

@@ -175,7 +175,8 @@ void Benchmark(benchmark::State& state, Direction direction, Layer layer,
   omp_set_num_threads(threads);
   Product product(direction, layer, dtype);
   const bool with_onednn =
-      dtype == DType::kF32 || BestCpuTarget() >= CpuTarget::kAvx512Bf16;
+      dtype == DType::kF32 ||
+      SupportedCpuTargets().back() >= CpuTarget::kAvx512Bf16;
   if (with_onednn) product.PrepareOneDnn();
   const auto multiply_add = SG_BEST_CPU_TARGET(MultiplyAdd);
   const int64_t flops_per_step = SG_BEST_CPU_TARGET(FlopsPerStep)();
