@@ -221,7 +221,7 @@ SG_VECTOR_INLINE void AddProducts(int64_t depth, const float* a, const float* b,
 __attribute__((noinline)) void Micro(int64_t depth, const float* a,
                                      const float* b, const float* sums,
                                      float* out, FetchedAhead* ahead) {
-  constexpr int64_t kStep = 8;
+  constexpr int64_t kStep = kWidth == 16 ? 8 : 16;
   Vector sum[kRows][2] = {};
   for (; depth >= kStep; depth -= kStep) {
     ahead->Fetch();
