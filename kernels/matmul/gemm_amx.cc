@@ -14,7 +14,7 @@ class Block {
  public:
   static constexpr int kRows = 2 * kTile;
   static constexpr int64_t kMaxRows = kGemmMaxRows;
-  static constexpr int64_t kBlockDepth = 768;  // a panel of b is 48 KiB
+  static constexpr int64_t kBlockDepth = 1024;
   static bool InPlace(int64_t) { return true; }
   static constexpr bool kTakesAcross = false;
 
@@ -29,7 +29,7 @@ class Block {
   ~Block() { ReleaseTiles(); }
 
   void Multiply(int64_t steps, const PairRows& rows, const char* b,
-                const float* sums, float* out, Ahead ahead) {
+                const float* sums, float* out, FetchedAhead* ahead) {
     const char* const a = rows.data;
     const int64_t a_stride = rows.stride;
     constexpr int64_t kRowBytes = kColumns * sizeof(float);
@@ -46,7 +46,7 @@ class Block {
     }
     const char* const lower_a = a + kTile * a_stride;
     for (int64_t s = 0; s < steps; ++s) {
-      ahead.Fetch();
+      ahead->Fetch();
       LoadTile<4>(a + s * 64, a_stride);
       LoadTile<6>(b, 64);
       MultiplyTiles<0, 4, 6>();

@@ -21,7 +21,7 @@ class Block {
   static constexpr bool kTakesAcross = true;
 
   void Multiply(int64_t steps, const PairRows& a, const char* b,
-                const float* sums, float* out, Ahead ahead) {
+                const float* sums, float* out, FetchedAhead* ahead) {
     if (a.across) {
       MultiplyPairs<true>(steps, a.data, a.stride, b, sums, out, ahead);
     } else {
@@ -34,7 +34,7 @@ class Block {
   template <bool kAcross>
   __attribute__((noinline)) static void MultiplyPairs(
       int64_t steps, const char* a, int64_t stride, const char* b,
-      const float* sums, float* out, Ahead ahead) {
+      const float* sums, float* out, FetchedAhead* ahead) {
     const int64_t row_stride = kAcross ? sizeof(uint32_t) : stride;
     const int64_t pair_stride = kAcross ? stride : sizeof(uint32_t);
     PairSums sum[kRows][2];
@@ -51,7 +51,7 @@ class Block {
       }
     }
     for (int64_t s = 0; s < steps; ++s) {
-      ahead.Fetch();
+      ahead->Fetch();
       for (int t = 0; t < kTile; ++t) {
         Pairs b0, b1;
         std::memcpy(&b0, b, sizeof(b0));

@@ -18,7 +18,7 @@
 //     Whether rows of a that lie side by side in memory stay so, in pairs,
 //     instead of being transposed.
 //   void Multiply(int64_t steps, const PairRows& a, const char* b,
-//                 const float* sums, float* out, Ahead ahead)
+//                 const float* sums, float* out, FetchedAhead* ahead)
 //     out = a b (+ sums) over `steps` times kDepth of k: kRows rows of kColumns
 //     sums, one behind the other. b is as PackPanel leaves it; sums may be
 //     null, or out. Each step fetches the next portion of `ahead`.
@@ -30,6 +30,7 @@
 
 #include "kernels/cpu/pairs.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/matmul/gemm_ahead.h"
 #include "kernels/matmul/gemm_store.h"
 #include "kernels/matmul/gemm_tile.h"
 
@@ -55,15 +56,14 @@ struct PairRows {
   }
 };
 
-// Memory that is fetched into the second-level cache in portions: while it is
-// computed, or it would keep the processor waiting.
-struct Ahead {
-  const char* data = nullptr;
-  int64_t bytes = 0;  // of a portion, a multiple of 64
+// What is fetched while a block is computed.
+struct FetchedAhead {
+  Ahead<Fetched::kToRead> b;   // what the next blocks multiply
+  Ahead<Fetched::kToWrite> c;  // where this one is stored
 
   void Fetch() {
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(data + i, 0, 2);
-    data += bytes;
+    b.Fetch();
+    c.Fetch();
   }
 };
 
@@ -250,34 +250,37 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
       PackA(problem, tile.m, tile.rows, RoundUp(tile.rows, kRows), p, depth,
             kStride, packed_a);
     }
-    // While a panel of b is used, the next one is fetched.
-    const int64_t portion = RoundUp(2 * kTileBytes * kRows / tile.rows, 64);
+    const int64_t row_blocks = (tile.rows + kRows - 1) / kRows;
     float* sum = sums;
     for (int64_t j = 0; j < tile.columns; j += kColumns) {
       const char* b = packed_b;
-      Ahead ahead;
+      FetchedAhead ahead;
       if (packed == nullptr) {
         PackPanel(problem, tile.n + j, p, depth, packed_b);
       } else {
         b = static_cast<const char*>(packed) + j / kColumns * panel_bytes +
             p / kDepth * 2 * kTileBytes;
-        if (j + kColumns < tile.columns) ahead = {b + panel_bytes, portion};
+        if (j + kColumns < tile.columns) {
+          ahead.b = {b + panel_bytes, 0, 1, steps * 2 * kTileBytes,
+                     row_blocks * steps};
+        }
       }
       alignas(64) float bias[kColumns];
       if (last) LoadBias<kColumns>(problem, tile.n + j, bias);
       for (int64_t i = 0; i < tile.rows; i += kRows) {
-        block_kernel.Multiply(steps, a.From(i), b, p == 0 ? nullptr : sum,
-                              last ? values : sum, ahead);
-        ahead.data += steps * ahead.bytes;
+        GemmBlock block;
+        block.rows = Smaller(kRows, tile.rows - i);
+        block.columns = Smaller(kColumns, tile.columns - j);
+        block.c =
+            static_cast<char*>(tile.c) + (i * tile.c_row_stride + j) * c_bytes;
+        block.c_row_stride = tile.c_row_stride;
         if (last) {
-          GemmBlock block;
-          block.rows = Smaller(kRows, tile.rows - i);
-          block.columns = Smaller(kColumns, tile.columns - j);
-          block.c = static_cast<char*>(tile.c) +
-                    (i * tile.c_row_stride + j) * c_bytes;
-          block.c_row_stride = tile.c_row_stride;
-          StoreBlock<kColumns>(problem, values, bias, block);
+          ahead.c = {block.c, tile.c_row_stride * c_bytes, block.rows,
+                     block.columns * c_bytes, steps};
         }
+        block_kernel.Multiply(steps, a.From(i), b, p == 0 ? nullptr : sum,
+                              last ? values : sum, &ahead);
+        if (last) StoreBlock<kColumns>(problem, values, bias, block);
         sum += sums_of_block;
       }
     }

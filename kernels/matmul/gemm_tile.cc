@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cpu/vector.h"
+#include "kernels/matmul/gemm_ahead.h"
 #include "kernels/matmul/gemm_store.h"
 
 namespace shardgraph::SG_CPU_TARGET {
@@ -166,38 +167,20 @@ void PackPanel(const GemmProblem& problem, int64_t n, int64_t p, int64_t depth,
   }
 }
 
-// Memory that is fetched into a cache line by line, while something is
-// computed: alone it would keep the processor waiting.
-template <int kLevel, bool kToWrite>
-struct Ahead {
-  const char* data = nullptr;
-  int64_t stride = 0;  // of rows, in bytes
-  int64_t rows = 0;
-  int64_t bytes = 0;  // of a row
-  int64_t at = 0;     // within the first row
-
-  void Fetch() {
-    if (rows == 0) return;
-    __builtin_prefetch(data + at, kToWrite, kLevel == 1 ? 3 : 2);
-    at += 64;
-    if (at < bytes) return;
-    at = 0;
-    data += stride;
-    --rows;
-  }
-};
+// What is fetched while a block is computed.
 struct FetchedAhead {
-  Ahead<2, false> a, b;    // what the next blocks multiply
-  Ahead<1, true> sums, c;  // what this one adds to, and stores to
+  Ahead<Fetched::kToRead> a, b;      // what the next blocks multiply
+  Ahead<Fetched::kToWrite> sums, c;  // what this one adds to, and stores to
 
   void Fetch() {
-    a.Fetch();
     a.Fetch();
     b.Fetch();
     sums.Fetch();
     c.Fetch();
   }
 };
+// Each so much of k.
+constexpr int64_t kFetchDepth = kWidth == 16 ? 8 : 16;
 
 // Adds `depth` of k to the sums of one kRows x kColumns block.
 SG_VECTOR_INLINE void AddProducts(int64_t depth, const float* a, const float* b,
@@ -221,13 +204,12 @@ SG_VECTOR_INLINE void AddProducts(int64_t depth, const float* a, const float* b,
 __attribute__((noinline)) void Micro(int64_t depth, const float* a,
                                      const float* b, const float* sums,
                                      float* out, FetchedAhead* ahead) {
-  constexpr int64_t kStep = kWidth == 16 ? 8 : 16;
   Vector sum[kRows][2] = {};
-  for (; depth >= kStep; depth -= kStep) {
+  for (; depth >= kFetchDepth; depth -= kFetchDepth) {
     ahead->Fetch();
-    AddProducts(kStep, a, b, sum);
-    a += kStep;
-    b += kStep * kColumns;
+    AddProducts(kFetchDepth, a, b, sum);
+    a += kFetchDepth;
+    b += kFetchDepth * kColumns;
   }
   AddProducts(depth, a, b, sum);
 #pragma GCC unroll 12
@@ -241,24 +223,17 @@ __attribute__((noinline)) void Micro(int64_t depth, const float* a,
   }
 }
 
-// `depth` of k from p on of the tile's rows of a.
-Ahead<2, false> AheadA(const GemmProblem& problem, const GemmTile& tile,
-                       int64_t p, int64_t depth) {
+// `depth` of k from p on of the tile's rows of a, in `times` portions.
+Ahead<Fetched::kToRead> AheadA(const GemmProblem& problem, const GemmTile& tile,
+                               int64_t p, int64_t depth, int64_t times) {
   const GemmMatrix& a = problem.a;
   const int64_t size = a.bf16 ? 2 : 4;
-  Ahead<2, false> ahead;
-  ahead.data = static_cast<const char*>(a.data) +
-               (tile.m * a.row_stride + p * a.column_stride) * size;
-  if (a.column_stride == 1) {
-    ahead.stride = a.row_stride * size;
-    ahead.rows = depth > 0 ? tile.rows : 0;
-    ahead.bytes = depth * size;
-  } else {
-    ahead.stride = a.column_stride * size;
-    ahead.rows = depth;
-    ahead.bytes = tile.rows * size;
-  }
-  return ahead;
+  const char* const data = static_cast<const char*>(a.data) +
+                           (tile.m * a.row_stride + p * a.column_stride) * size;
+  if (depth <= 0) return {};
+  if (a.column_stride == 1)
+    return {data, a.row_stride * size, tile.rows, depth * size, times};
+  return {data, a.column_stride * size, depth, tile.rows * size, times};
 }
 
 void Pack(const GemmProblem& problem, int64_t n, int64_t columns,
@@ -286,22 +261,25 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
     } else {
       PackA<float>(problem.a, tile.m, tile.rows, p, depth, packed_a);
     }
-    FetchedAhead ahead;  // a for the next block of k, the next panel of b
-    ahead.a = AheadA(problem, tile, p + depth,
-                     Smaller(problem.k - p - depth, kGemmDepth));
+    const int64_t times = depth / kFetchDepth + 1;  // of a block
+    const int64_t row_blocks = (tile.rows + kRows - 1) / kRows;
+    const int64_t blocks =
+        (tile.columns + kColumns - 1) / kColumns * row_blocks;
+    FetchedAhead ahead;
+    ahead.a =
+        AheadA(problem, tile, p + depth,
+               Smaller(problem.k - p - depth, kGemmDepth), blocks * times);
     float* sum = sums;
     for (int64_t j = 0; j < tile.columns; j += kColumns) {
       const float* b = packed_b;
-      ahead.b.rows = 0;
+      ahead.b = {};
       if (packed == nullptr) {
         PackPanel(problem, tile.n + j, p, depth, packed_b);
       } else {
         b = static_cast<const float*>(packed) + j * problem.k + p * kColumns;
         if (j + kColumns < tile.columns) {
-          ahead.b.data =
-              reinterpret_cast<const char*>(b + kColumns * problem.k);
-          ahead.b.rows = 1;
-          ahead.b.bytes = depth * kColumns * 4;
+          ahead.b = {b + kColumns * problem.k, 0, 1, depth * kColumns * 4,
+                     row_blocks * times};
         }
       }
       alignas(64) float bias[kColumns];
@@ -313,13 +291,11 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
         block.c =
             static_cast<char*>(tile.c) + (i * tile.c_row_stride + j) * c_bytes;
         block.c_row_stride = tile.c_row_stride;
-        ahead.sums = {.data = reinterpret_cast<const char*>(sum),
-                      .rows = p == 0 ? 0 : 1,
-                      .bytes = kRows * kColumns * 4};
-        ahead.c = {.data = static_cast<const char*>(block.c),
-                   .stride = tile.c_row_stride * c_bytes,
-                   .rows = last ? block.rows : 0,
-                   .bytes = block.columns * c_bytes};
+        if (p > 0) ahead.sums = {sum, 0, 1, kRows * kColumns * 4, times};
+        if (last) {
+          ahead.c = {block.c, tile.c_row_stride * c_bytes, block.rows,
+                     block.columns * c_bytes, times};
+        }
         Micro(depth, packed_a + i * kStride, b, p == 0 ? nullptr : sum,
               last ? values : sum, &ahead);
         sum += sums_of_block;
