@@ -2,8 +2,9 @@
 # check.sh [--long] [BAZEL_FLAG ...]: sets this machine up, then runs every test.
 # The last line says how many test cases passed, failed and were skipped; the
 # exit status is 0 only if none failed. --long adds the tests tagged `exhaustive`, the
-# parity tests on the kernels of each older kind of processor, all tests under each
-# sanitizer and built by clang, and the mutations that the tests must catch.
+# tests of whole runs on the kernels of every kind of processor that this one can stand
+# for, all tests under each sanitizer and built by clang, and the mutations that the tests
+# must catch.
 # BAZEL_FLAGs go to every `bazel test`, for example --config=nocuda.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -102,12 +103,11 @@ fi
 run "every test" //...
 if [ $long = 1 ]; then
   run "exhaustive tests" --test_tag_filters=exhaustive //...
-  # Kernels are tested for every kind of processor that this one can stand for, above;
-  # here whole runs are.
-  targets=$(bazel run //tools:doctor -- --format=json | python3 -c '
+  # The tests of kernels above are on all of them.
+  targets=$(bazel run "${flags[@]}" //tools:doctor -- --format=json | python3 -c '
 import json, sys
 cpu = json.load(sys.stdin)["cpu"]
-print(*(target for target in cpu["targets"] if target != cpu["target"]))')
+print(*(target for target in cpu["targets"] if target != cpu["target"]))') || add 0 1 0
   for target in $targets; do
     run "whole runs, kernels for $target" --test_env=SHARDGRAPH_CPU_TARGET="$target" \
       //tests/parity:all //tests/property:all //tests/programs:all

@@ -143,7 +143,7 @@ void ScoreGradient(const Tile& tile, const float* lse, const float* deltas,
     const float delta = deltas[r];
     int64_t c = 0;
     for (; c < visible; c += kWidth) {
-      const Vector e = ExpBelow88(LoadVector(p + c) - row_lse);
+      const Vector e = Exp(LoadVector(p + c) - row_lse);
       if (keep == nullptr) {
         StoreVector(e * (LoadVector(ds + c) - delta), ds + c);
         StoreVector(e, p + c);

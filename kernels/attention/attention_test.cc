@@ -164,8 +164,8 @@ std::vector<Shapes> TrainingShapes() {
        .width = 64,
        .packed = true,
        .range = 4},
-      {.queries = 196,
-       .keys = 196,
+      {.queries = 388,
+       .keys = 388,
        .heads = 2,
        .kv_heads = 1,
        .width = 18,
@@ -342,8 +342,8 @@ TEST(Attention, AQueryThatSeesNoKeyIsZero) {
   }
 }
 
-// NaN in one element of q, k or v reaches out, lse and the gradients; what
-// earlier queries see stays finite.
+// NaN in one element of q, k or v reaches out, lse and the gradients; queries
+// of earlier blocks stay finite.
 TEST(Attention, NanIsNotTakenForAKeyOutOfSight) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const int64_t length = 130, width = 4, bad = 128;
@@ -451,34 +451,66 @@ __attribute__((noinline)) void SoilStack() {
   for (volatile unsigned char& byte : bytes) byte = 0xff;
 }
 
+struct BlockCase {
+  int64_t queries, keys, width;
+  bool causal = true;      // the last query sees all keys
+  bool documents = false;  // of 37 tokens each
+
+  std::string Name() const {
+    return absl::StrCat(queries, " queries, ", keys, " keys, width ", width,
+                        causal ? ", causal" : "",
+                        documents ? ", documents" : "");
+  }
+};
+
+// More than what one task has, and odd sizes.
+constexpr BlockCase kBlockCases[] = {
+    {1, 1, 3},
+    {31, 31, 70},
+    {97, 97, 32},
+    {388, 388, 64},
+    {130, 130, 255},
+    {100, 420, 33},
+    {120, 90, 48, /*causal=*/false},
+    {200, 200, 16, /*causal=*/true, /*documents=*/true},
+};
+
 // out, lse, dq, dk and dv of two heads that share a key head; elements are T.
 template <typename T>
-std::vector<std::vector<float>> RunBlocks(int64_t length, int64_t width,
+std::vector<std::vector<float>> RunBlocks(const BlockCase& c,
                                           AttentionForwardFunction* forward,
                                           AttentionGradientFunction* gradient) {
-  const auto draw = [&](uint64_t seed) {
+  const int64_t width = c.width;
+  const auto draw = [&](int64_t length, uint64_t seed) {
     // Numbers of few bits, so that BF16 holds them.
     std::vector<T> values;
     for (const double value : UniformValues(length * width, -2, 2, seed))
       values.push_back(T(static_cast<float>(BFloat16(value))));
     return values;
   };
-  std::vector<T> k = draw(1), v = draw(2);
-  std::vector<T> dk(length * width), dv(length * width);
-  std::vector<std::vector<T>> q = {draw(3), draw(4)};
-  std::vector<std::vector<T>> dout = {draw(5), draw(6)};
-  std::vector<std::vector<T>> out(2, dk), dq(2, dk);
-  std::vector<std::vector<float>> sums(2, std::vector<float>(length * width));
-  std::vector<std::vector<float>> lse(2, std::vector<float>(length));
+  std::vector<T> k = draw(c.keys, 1), v = draw(c.keys, 2);
+  std::vector<T> dk(c.keys * width), dv(c.keys * width);
+  std::vector<std::vector<T>> q = {draw(c.queries, 3), draw(c.queries, 4)};
+  std::vector<std::vector<T>> dout = {draw(c.queries, 5), draw(c.queries, 6)};
+  std::vector<std::vector<T>> out(2, std::vector<T>(c.queries * width));
+  std::vector<std::vector<T>> dq = out;
+  std::vector<std::vector<float>> sums(2,
+                                       std::vector<float>(c.queries * width));
+  std::vector<std::vector<float>> lse(2, std::vector<float>(c.queries));
   std::vector<std::vector<float>> deltas = lse;
+  std::vector<int32_t> documents(c.keys);
+  for (int64_t j = 0; j < c.keys; ++j) documents[j] = j / 37;
   std::vector<AttentionHead> heads(2);
   for (int h = 0; h < 2; ++h) {
     AttentionHead& head = heads[h];
     head.bf16 = sizeof(T) == sizeof(BFloat16);
-    head.queries = head.keys = length;
+    head.queries = c.queries;
+    head.keys = c.keys;
+    head.offset = c.keys - c.queries;
     head.width = width;
     head.scale = 0.3f;
-    head.causal = true;
+    head.causal = c.causal;
+    if (c.documents) head.documents = documents.data();
     head.q = {q[h].data(), width};
     head.k = {k.data(), width};
     head.v = {v.data(), width};
@@ -490,7 +522,7 @@ std::vector<std::vector<float>> RunBlocks(int64_t length, int64_t width,
     head.dv = {dv.data(), width};
     head.dq_sums = sums[h].data();
     head.deltas = deltas[h].data();
-    for (int64_t i = 0; i < length; i += kAttentionQueries) {
+    for (int64_t i = 0; i < c.queries; i += kAttentionQueries) {
       SoilStack();
       forward(head, i);
     }
@@ -516,20 +548,15 @@ void CheckSame(const std::vector<std::vector<float>>& a,
   }
 }
 
-constexpr int64_t kLengths[] = {1, 31, 97, 196};
-constexpr int64_t kWidths[] = {3, 32, 70};
-
 // Panels as wide as AVX-512's; the other widths are in the cases above.
 TEST(AttentionBlock, WidePanelsGiveTheSame) {
-  for (const int64_t length : kLengths) {
-    for (const int64_t width : kWidths) {
-      SCOPED_TRACE(absl::StrCat("length ", length, ", width ", width));
-      CheckSame(RunBlocks<float>(length, width, baseline::AttentionForward,
-                                 baseline::AttentionGradient),
-                RunBlocks<float>(length, width, avx512_double::AttentionForward,
-                                 avx512_double::AttentionGradient),
-                1e-6);
-    }
+  for (const BlockCase& c : kBlockCases) {
+    SCOPED_TRACE(c.Name());
+    CheckSame(RunBlocks<float>(c, baseline::AttentionForward,
+                               baseline::AttentionGradient),
+              RunBlocks<float>(c, avx512_double::AttentionForward,
+                               avx512_double::AttentionGradient),
+              1e-6);
   }
 }
 
@@ -545,19 +572,14 @@ TEST(AttentionBlock, Bf16ProductsGiveTheSame) {
        avx512_bf16_double::AttentionGradient},
       {"AMX", amx_double::AttentionForward, amx_double::AttentionGradient},
   };
-  for (const int64_t length : kLengths) {
-    for (const int64_t width : kWidths) {
-      const auto expected =
-          RunBlocks<BFloat16>(length, width, baseline::AttentionForward,
-                              baseline::AttentionGradient);
-      for (const Kernels& kernels : doubles) {
-        SCOPED_TRACE(
-            absl::StrCat(kernels.name, ", length ", length, ", width ", width));
-        CheckSame(expected,
-                  RunBlocks<BFloat16>(length, width, kernels.forward,
-                                      kernels.gradient),
-                  1e-2);
-      }
+  for (const BlockCase& c : kBlockCases) {
+    const auto expected = RunBlocks<BFloat16>(c, baseline::AttentionForward,
+                                              baseline::AttentionGradient);
+    for (const Kernels& kernels : doubles) {
+      SCOPED_TRACE(absl::StrCat(kernels.name, ", ", c.Name()));
+      CheckSame(expected,
+                RunBlocks<BFloat16>(c, kernels.forward, kernels.gradient),
+                1e-2);
     }
   }
 }

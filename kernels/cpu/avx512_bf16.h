@@ -5,8 +5,8 @@
 //
 // Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume
 // 2, VDPBF16PS and VCVTNE2PS2BF16.
-#ifndef KERNELS_CPU_DOT_PAIRS_H_
-#define KERNELS_CPU_DOT_PAIRS_H_
+#ifndef KERNELS_CPU_AVX512_BF16_H_
+#define KERNELS_CPU_AVX512_BF16_H_
 
 #include <cstdint>
 #include <cstring>
@@ -64,4 +64,4 @@ SG_VECTOR_INLINE Pairs RoundToBf16(PairSums first, PairSums second) {
 }  // namespace
 }  // namespace shardgraph::SG_CPU_TARGET
 
-#endif  // KERNELS_CPU_DOT_PAIRS_H_
+#endif  // KERNELS_CPU_AVX512_BF16_H_

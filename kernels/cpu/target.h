@@ -34,8 +34,8 @@ const char* CpuTargetName(CpuTarget target);
 std::vector<CpuTarget> SupportedCpuTargets();
 // The fastest of them, or the one that the environment variable
 // SHARDGRAPH_CPU_TARGET names, unless a CpuTargetOverride says otherwise.
-// Kernels ask when they are prepared. Ends the program with status 2, saying
-// why, where the variable names none of them.
+// Kernels ask when they are prepared, and a plan's target is chosen by it. Ends
+// the program with status 2, saying why, where the variable names none of them.
 CpuTarget BestCpuTarget();
 
 // Makes BestCpuTarget() give `target`, which this processor must support, while

@@ -190,7 +190,8 @@ SG_VECTOR_INLINE Vector ExpBelow88(Vector x) {
   return x < lowest ? Vector{} : result;
 }
 
-// The same for any x: infinity above 88.8.
+// The same for any x: infinity above 88.8, between 88.3 and that right or
+// infinity.
 SG_VECTOR_INLINE Vector Exp(Vector x) {
   return ExpBelow88(Min(Broadcast(88.8f), x));
 }

@@ -43,7 +43,7 @@ struct GemmTile {
   int64_t c_row_stride = 0;
 };
 
-// Bounds of a tile, whose sums live on the stack: 1 MiB with the rest. A tile
+// Bounds of a tile, whose sums live on the stack: 1.5 MiB with the rest. A tile
 // has at most kGemmMaxRows rows, and rounded up to whole panels at most
 // kGemmMaxElements elements, unless it keeps no sums (block_depth).
 inline constexpr int64_t kGemmMaxRows = 384;

@@ -213,6 +213,7 @@ TEST(ReportTest, JsonParsesBack) {
   EXPECT_EQ(json["cpu"]["features"]["amx_tile"], false);
   EXPECT_TRUE(json["cpu"]["amx_permission"].is_null());
   EXPECT_EQ(json["cpu"]["targets"].size(), 3);
+  EXPECT_EQ(json["cpu"]["target"], "avx2");
   EXPECT_EQ(json["memory"]["total"], 16 * kGiB);
   EXPECT_EQ(json["cuda"]["gpus"][0]["memory_bytes"], 80 * kGiB);
   EXPECT_EQ(json["problems"][0]["what"], "Broken \"now\".");

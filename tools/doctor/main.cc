@@ -1,5 +1,5 @@
 // doctor: says what this machine has, what is missing and what does not fit
-// together. Exit status: 0 usable, 1 not, 2 a wrong flag.
+// together. Exit status: 0 usable, 1 not, 2 a wrong flag or variable.
 
 #include <cstdio>
 #include <string>
