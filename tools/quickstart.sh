@@ -29,6 +29,7 @@ print(json.load(sys.stdin)["target"])')
 case $target in
   cpu_amx) steps=() ;;
   cpu_avx512_bf16) steps=(run.steps=1800) ;;
+  cpu_avx512) steps=(run.steps=1200) ;;
   *) steps=(run.steps=600) ;;
 esac
 if [ ${#steps[@]} != 0 ]; then

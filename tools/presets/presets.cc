@@ -57,6 +57,8 @@ std::string MachineTarget() {
       return "cpu_amx";
     case CpuTarget::kAvx512Bf16:
       return "cpu_avx512_bf16";
+    case CpuTarget::kAvx512:
+      return "cpu_avx512";
     default:
       return "cpu_avx2";
   }

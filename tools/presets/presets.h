@@ -26,8 +26,8 @@ absl::StatusOr<TrainConfig> LoadConfig(
 // The same for targets; an empty name is this machine's.
 absl::StatusOr<TargetSpec> LoadTargetPreset(absl::string_view name_or_path);
 
-// That of the CPU target of BF16 products (kernels/cpu/target.h): "cpu_amx",
-// "cpu_avx512_bf16", or "cpu_avx2" for all others.
+// That of the CPU target (kernels/cpu/target.h): "cpu_amx", "cpu_avx512_bf16",
+// "cpu_avx512", or "cpu_avx2" for all others.
 std::string MachineTarget();
 
 }  // namespace shardgraph
