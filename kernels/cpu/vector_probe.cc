@@ -19,6 +19,7 @@ void Apply(const From* x, int64_t n, To* y) {
 
 Vector Same(Vector x) { return x; }
 Vector ExpOf(Vector x) { return Exp(x); }
+Vector SigmoidOf(Vector x) { return Sigmoid(x); }
 Vector NormalOf(Vector x) { return Normal(x); }
 Vector SquareRootOf(Vector x) { return SquareRoot(x); }
 
@@ -32,6 +33,7 @@ float SumOf(const float* x, int64_t n) {
 
 VectorProbe Probe() {
   return {Apply<ExpOf>,
+          Apply<SigmoidOf>,
           Apply<NormalOf>,
           Apply<SquareRootOf>,
           Apply<Same, float, uint16_t>,

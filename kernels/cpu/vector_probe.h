@@ -9,6 +9,7 @@ namespace shardgraph {
 
 struct VectorProbe {
   void (*exp)(const float* x, int64_t n, float* y);
+  void (*sigmoid)(const float* x, int64_t n, float* y);
   void (*normal)(const float* x, int64_t n, float* y);
   void (*square_root)(const float* x, int64_t n, float* y);
   void (*round_bf16)(const float* x, int64_t n, uint16_t* y);

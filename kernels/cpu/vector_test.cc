@@ -57,6 +57,21 @@ TEST_P(VectorTest, ExpAtTheEndsOfItsRange) {
   EXPECT_TRUE(std::isnan(y.back()));
 }
 
+TEST_P(VectorTest, SigmoidKeepsItsDigitsOnBothSides) {
+  const std::vector<float> x = Grid(-87, 87, 100003);
+  const std::vector<float> y = Apply(probe_.sigmoid, x);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double truth = 1 / (1 + std::exp(-static_cast<double>(x[i])));
+    ASSERT_NEAR(y[i], truth, 0x1p-21 * truth) << x[i];
+  }
+  const std::vector<float> ends = Apply(
+      probe_.sigmoid, std::vector<float>{-1e30f, -kInfinity, kInfinity, kNan});
+  EXPECT_NEAR(ends[0], 0, 1e-38);
+  EXPECT_NEAR(ends[1], 0, 1e-38);
+  EXPECT_EQ(ends[2], 1);
+  EXPECT_TRUE(std::isnan(ends[3]));
+}
+
 TEST_P(VectorTest, NormalIsTheDistributionFunction) {
   std::vector<float> x = Grid(-20, 20, 100003);
   x.insert(x.end(), {0, 1e30f, -1e30f, kInfinity, -kInfinity});
