@@ -10,11 +10,6 @@
 
 #include <cstdint>
 
-#if defined(SG_AMX_DOUBLE)
-#include "kernels/cpu/amx_double.h"
-#else
-#include "kernels/cpu/vector_math.h"
-
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
 
@@ -27,6 +22,17 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};           // at most 16
 };
 static_assert(sizeof(TileConfig) == 64);
+
+}  // namespace
+}  // namespace shardgraph::SG_CPU_TARGET
+
+#if defined(SG_AMX_DOUBLE)
+#include "kernels/cpu/amx_double.h"
+#else
+#include "kernels/cpu/vector_math.h"
+
+namespace shardgraph::SG_CPU_TARGET {
+namespace {
 
 SG_VECTOR_INLINE void ConfigureTiles(const TileConfig& config) {
   asm volatile("ldtilecfg %0" : : "m"(config) : "memory");

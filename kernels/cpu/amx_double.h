@@ -1,5 +1,6 @@
 // Plain code that does what the AMX instructions of kernels/cpu/amx.h do,
-// bit for bit, so that their users are tested on every processor.
+// bit for bit, so that their users are tested on every processor. For that
+// header to include, behind its TileConfig.
 //
 // What the processor refuses (use without configuration, sizes that do not
 // fit) ends the program.
@@ -14,14 +15,6 @@
 
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t column_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
 
 // The tiles of a thread.
 struct Tiles {

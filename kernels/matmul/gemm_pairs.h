@@ -268,12 +268,7 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
       alignas(64) float bias[kColumns];
       if (last) LoadBias<kColumns>(problem, tile.n + j, bias);
       for (int64_t i = 0; i < tile.rows; i += kRows) {
-        GemmBlock block;
-        block.rows = Smaller(kRows, tile.rows - i);
-        block.columns = Smaller(kColumns, tile.columns - j);
-        block.c =
-            static_cast<char*>(tile.c) + (i * tile.c_row_stride + j) * c_bytes;
-        block.c_row_stride = tile.c_row_stride;
+        const GemmBlock block = BlockOf<kRows, kColumns>(problem, tile, i, j);
         if (last) {
           ahead.c = {block.c, tile.c_row_stride * c_bytes, block.rows,
                      block.columns * c_bytes, steps};

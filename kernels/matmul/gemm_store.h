@@ -19,6 +19,19 @@ struct GemmBlock {
   int64_t c_row_stride = 0;
 };
 
+// The block at (i, j) of a tile, at most kRows x kColumns.
+template <int kRows, int kColumns>
+GemmBlock BlockOf(const GemmProblem& problem, const GemmTile& tile, int64_t i,
+                  int64_t j) {
+  GemmBlock block;
+  block.rows = tile.rows - i < kRows ? tile.rows - i : kRows;
+  block.columns = tile.columns - j < kColumns ? tile.columns - j : kColumns;
+  block.c = static_cast<char*>(tile.c) +
+            (i * tile.c_row_stride + j) * (problem.c_bf16 ? 2 : 4);
+  block.c_row_stride = tile.c_row_stride;
+  return block;
+}
+
 // kColumns elements of the bias from column n on; zeros where there is none.
 template <int kColumns>
 void LoadBias(const GemmProblem& problem, int64_t n, float* bias) {

@@ -36,6 +36,7 @@ SG_VECTOR_INLINE void Load8(const uint16_t* data, Vector8* value) {
   const Half8 bits = *reinterpret_cast<const Half8*>(data);
   *value = (Vector8)(__builtin_convertvector(bits, Word8) << 16);
 }
+
 // out[p * out_stride + i] = in[i * in_stride + p] for 8 x 8 elements.
 template <typename T>
 SG_VECTOR_INLINE void Transpose8(const T* in, int64_t in_stride, float* out,
@@ -285,12 +286,7 @@ void Run(const GemmProblem& problem, const GemmTile& tile, const void* packed) {
       alignas(64) float bias[kColumns];
       if (last) LoadBias<kColumns>(problem, tile.n + j, bias);
       for (int64_t i = 0; i < tile.rows; i += kRows) {
-        GemmBlock block;
-        block.rows = Smaller(kRows, tile.rows - i);
-        block.columns = Smaller(kColumns, tile.columns - j);
-        block.c =
-            static_cast<char*>(tile.c) + (i * tile.c_row_stride + j) * c_bytes;
-        block.c_row_stride = tile.c_row_stride;
+        const GemmBlock block = BlockOf<kRows, kColumns>(problem, tile, i, j);
         if (p > 0) ahead.sums = {sum, 0, 1, kRows * kColumns * 4, times};
         if (last) {
           ahead.c = {block.c, tile.c_row_stride * c_bytes, block.rows,
