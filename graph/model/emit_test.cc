@@ -354,9 +354,10 @@ TEST(EmitTest, ChunksOfLogitsAreBounded) {
     EXPECT_TRUE(emission.Emit("eval", options).ok());
     return emission.graph.nodes.back().attributes.Int("chunk_rows");
   };
-  // 40 MiB of F32 rows of 50257 logits, in multiples of 64; chunks alike.
-  EXPECT_EQ(chunk_rows({.batch = 4, .length = 512}), 192);
-  EXPECT_EQ(chunk_rows({.batch = 1, .length = 200}), 128);
+  // 256 MiB of F32 rows of 50257 logits, in multiples of 64; chunks alike.
+  EXPECT_EQ(chunk_rows({.batch = 5, .length = 256}), 1280);
+  EXPECT_EQ(chunk_rows({.batch = 4, .length = 512}), 1024);
+  EXPECT_EQ(chunk_rows({.batch = 3, .length = 500}), 768);
   EXPECT_EQ(chunk_rows({.batch = 1, .length = 5}), 5);
   EXPECT_EQ(chunk_rows({.batch = 4, .length = 512, .loss_chunk_rows = 100}),
             100);
