@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/embedding/embedding.h"
 #include "kernels/infer.h"
 #include "kernels/status_macros.h"
 
@@ -16,9 +17,11 @@ absl::Status CheckAttention(const Attributes& attributes,
                             absl::Span<const TensorType> operands, int first,
                             std::vector<absl::string_view> names) {
   size_t next = names.size();
+  const bool has_rotary = attributes.Int("has_rotary") != 0;
   const bool has_offset = attributes.Int("has_offset") != 0;
   const bool has_documents = attributes.Int("has_documents") != 0;
   const double dropout = attributes.Double("dropout");
+  if (has_rotary) names.push_back("positions");
   if (has_offset) names.push_back("query_offset");
   if (has_documents) names.push_back("documents");
   if (dropout > 0) {
@@ -49,6 +52,18 @@ absl::Status CheckAttention(const Attributes& attributes,
   if (!(dropout >= 0 && dropout < 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("attribute dropout is ", dropout, ", must be in [0, 1)"));
+  }
+  if (has_rotary) {
+    SG_RETURN_IF_ERROR(CheckRotaryAttributes(attributes));
+    if (q.dim(3) % 2 != 0 || q.dim(1) != k.dim(1) || has_offset) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "q is ", q.ToString(), " and k is ", k.ToString(),
+          has_offset ? " with query_offset" : "",
+          "; has_rotary takes heads of even width, as many queries as keys and "
+          "no query_offset"));
+    }
+    SG_RETURN_IF_ERROR(CheckType(operands[next++], "positions", DType::kI32,
+                                 {q.dim(0) * q.dim(1)}));
   }
   if (has_offset)
     SG_RETURN_IF_ERROR(
@@ -139,6 +154,7 @@ AttentionConfig::AttentionConfig(const Attributes& attributes,
       width(q.dim(3)),
       scale(attributes.Double("scale", 1 / std::sqrt(width))),
       causal(attributes.Int("causal") != 0),
+      has_rotary(attributes.Int("has_rotary") != 0),
       has_offset(attributes.Int("has_offset") != 0),
       has_documents(attributes.Int("has_documents") != 0),
       dropout(attributes.Double("dropout")),

@@ -1,8 +1,8 @@
 // Scaled dot-product attention with grouped heads, and its gradient. Neither
 // ever holds a T x S matrix in memory.
 //
-// attention(q, k, v [, query_offset] [, documents] [, sequence_ids, run_step])
-//     -> out, lse
+// attention(q, k, v [, positions] [, query_offset] [, documents]
+//           [, sequence_ids, run_step]) -> out, lse
 //   s[b, h, i, j] = scale * sum over d of q[b, i, h, d] k[b, j, g, d],
 //                   g = h / (H / K)
 //   p[b, h, i, :] = softmax over the visible j of s[b, h, i, :]
@@ -11,6 +11,10 @@
 //   lse[b, h, i] = log of the sum over visible j of exp(s[b, h, i, j])
 //   q             [B, T, H, D]; strided
 //   k, v          [B, S, K, D]; strided; H must be a multiple of K
+//   positions     I32[B * T], when has_rotary: q and k are turned by them
+//                 first, as the op rotary does, whose attributes this one has
+//                 then (kernels/embedding/embedding.h), with its rounding;
+//                 D even, S == T, no query_offset
 //   query_offset  scalar I64, when has_offset: position of query 0 among the
 //                 keys, at least 0, offset + T <= S; 0 when absent
 //   documents     I32[B, S], when has_documents: j is visible to i only when
@@ -23,7 +27,7 @@
 //     causal         0 or 1: j is visible to i only when j <= i + offset;
 //                    without has_offset then T == S
 //     scale          double, default 1 / sqrt(D)
-//     has_offset, has_documents  0 or 1
+//     has_rotary, has_offset, has_documents  0 or 1
 //     dropout        rate in [0, 1), default 0; seed, key: int. p'[b, h, i, j]
 //                    is 0 or p / (1 - rate), decided by number (h T + i) S + j
 //                    of the stream MakeRandomKey(seed, key, run_step,
@@ -35,7 +39,7 @@
 //   Source: Dao et al., "FlashAttention", 2022 (online softmax by blocks).
 //   Cost: 4 B H T S D matmul FLOPs, half of it when causal without offset.
 //
-// attention_gradient(dout, q, k, v, out, lse [, documents]
+// attention_gradient(dout, q, k, v, out, lse [, positions] [, documents]
 //                    [, sequence_ids, run_step]) -> dq, dk, dv
 //   dp'[i, j] = sum over d of dout[i, d] v[j, d];  dp = dropout(dp')
 //   ds[i, j]  = p[i, j] (dp[i, j] - sum over d of dout[i, d] out[i, d])
@@ -44,6 +48,7 @@
 //           ds[i, j] q[i]
 //   dv[j] = sum over i and those heads of p'[i, j] dout[i]
 //   p is recomputed from q, k and lse. Same attributes; has_offset must be 0.
+//   has_rotary: q and k are turned again, and dq and dk, rounded, turned back.
 //   dq, dk, dv have the types of q, k, v; strided. Deterministic, unless the
 //   attribute fast is 1: then a backend may add the terms of dq in an order
 //   that changes from run to run. All sums are FP32; each result is rounded
@@ -76,6 +81,7 @@ struct AttentionConfig {
   int64_t width = 0;     // D, of one head
   double scale = 0;
   bool causal = false;
+  bool has_rotary = false;
   bool has_offset = false;
   bool has_documents = false;
   double dropout = 0;

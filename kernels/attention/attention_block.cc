@@ -35,6 +35,22 @@ void StoreRow(const AttentionHead& head, const HeadRows& rows, int64_t t,
   }
 }
 
+// The same for the gradient of q or k, turned back.
+void StoreTurnedBack(const AttentionHead& head, const HeadRows& rows, int64_t t,
+                     const float* values, float factor) {
+  if (head.rotary == nullptr) return StoreRow(head, rows, t, values, factor);
+  PrefetchRow(head, rows, t + kAhead);
+  const int64_t size = head.bf16 ? 2 : 4;
+  alignas(64) char row[kMaxHeadWidth * sizeof(float)];
+  if (head.bf16) {
+    StoreRow(values, factor, head.width, reinterpret_cast<uint16_t*>(row));
+  } else {
+    StoreRow(values, factor, head.width, reinterpret_cast<float*>(row));
+  }
+  TurnRow(head, row, t, /*inverse=*/true,
+          static_cast<char*>(rows.data) + t * rows.stride * size);
+}
+
 // Asks for rows [t, t + kBlock) of a head, which the next tile will pack.
 void PrefetchBlock(const AttentionHead& head, const HeadRows& rows, int64_t t,
                    int64_t end) {
@@ -204,6 +220,7 @@ void KeysGradient(const AttentionHead* heads, int64_t count, int64_t j) {
   KeyBlock blocks[kKeyBlocks];
   BothPanels q, dout;
   Panels left;
+  TurnedRows turned;
   const AttentionHead& first = heads[0];
   const int64_t width = first.width;
   for (KeyBlock& block : blocks) {
@@ -213,16 +230,17 @@ void KeysGradient(const AttentionHead* heads, int64_t count, int64_t j) {
     std::memset(block.dv, 0, block.columns * width * sizeof(float));
     PackLeft(first, first.v, block.j, block.columns, &left);
     Transpose(left, block.columns, width, 1, &block.v_transposed);
-    PackLeft(first, first.k, block.j, block.columns, &left);
+    const HeadRows k = Turned(first, first.k, block.j, block.columns, &turned);
+    PackLeft(first, k, 0, block.columns, &left);
     Transpose(left, block.columns, width, first.scale, &block.k_transposed);
-    PackRight(first, first.k, block.j, block.columns, &block.k);
+    PackRight(first, k, 0, block.columns, &block.k);
   }
   for (int64_t h = 0; h < count; ++h) {
     const AttentionHead& head = heads[h];
     // Causal: earlier queries see none of these keys.
     for (int64_t i = head.causal ? j : 0; i < head.queries; i += kBlock) {
       const int64_t rows = Min(kBlock, head.queries - i);
-      Pack(head, head.q, i, rows, &q);
+      Pack(head, Turned(head, head.q, i, rows, &turned), 0, rows, &q);
       Pack(head, head.dout, i, rows, &dout);
       PrefetchBlock(head, head.q, i + kBlock, head.queries);
       PrefetchBlock(head, head.dout, i + kBlock, head.queries);
@@ -234,7 +252,8 @@ void KeysGradient(const AttentionHead* heads, int64_t count, int64_t j) {
   }
   for (const KeyBlock& block : blocks) {
     for (int64_t c = 0; c < block.columns; ++c) {
-      StoreRow(first, first.dk, block.j + c, block.dk + c * width, first.scale);
+      StoreTurnedBack(first, first.dk, block.j + c, block.dk + c * width,
+                      first.scale);
       StoreRow(first, first.dv, block.j + c, block.dv + c * width, 1);
     }
   }
@@ -312,13 +331,15 @@ void AttentionForward(const AttentionHead& head, int64_t i) {
   const Multiplier multiplier;
   QueryBlock blocks[kQueryBlocks];
   Panels k, v;
+  TurnedRows turned;
   for (QueryBlock& block : blocks) {
     block.i = i + (&block - blocks) * kBlock;
     block.rows = Max(0, Min(kBlock, head.queries - block.i));
     for (float& max : block.max) max = -kInfinity;
     std::memset(block.sum, 0, sizeof(block.sum));
     std::memset(block.out, 0, block.rows * head.width * sizeof(float));
-    PackLeft(head, head.q, block.i, block.rows, &k);
+    PackLeft(head, Turned(head, head.q, block.i, block.rows, &turned), 0,
+             block.rows, &k);
     Transpose(k, block.rows, head.width, head.scale, &block.q);
   }
   const int64_t last = Min(head.queries, i + kQueryBlocks * kBlock);
@@ -326,7 +347,7 @@ void AttentionForward(const AttentionHead& head, int64_t i) {
       head.causal ? Max(0, Min(head.keys, last + head.offset)) : head.keys;
   for (int64_t j = 0; j < keys; j += kBlock) {
     const int64_t columns = Min(kBlock, keys - j);
-    PackLeft(head, head.k, j, columns, &k);
+    PackLeft(head, Turned(head, head.k, j, columns, &turned), 0, columns, &k);
     PackRight(head, head.v, j, columns, &v);
     PrefetchBlock(head, head.k, j + kBlock, keys);
     PrefetchBlock(head, head.v, j + kBlock, keys);
@@ -358,7 +379,8 @@ void AttentionGradient(const AttentionHead* heads, int64_t count) {
   for (int64_t h = 0; h < count; ++h) {
     const AttentionHead& head = heads[h];
     for (int64_t t = 0; t < head.queries; ++t) {
-      StoreRow(head, head.dq, t, head.dq_sums + t * head.width, head.scale);
+      StoreTurnedBack(head, head.dq, t, head.dq_sums + t * head.width,
+                      head.scale);
     }
   }
 }

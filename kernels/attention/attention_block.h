@@ -45,6 +45,10 @@ struct AttentionHead {
   int64_t batch = 0;
   int64_t index = 0;
 
+  // Null, or what rows of q and k are turned by: the cosines, then the sines of
+  // row t from t * width on. The width is even then, and queries == keys.
+  const float* rotary = nullptr;
+
   HeadRows q, k, v, out;
   float* lse = nullptr;  // [queries]
 

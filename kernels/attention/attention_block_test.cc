@@ -38,11 +38,13 @@ struct BlockCase {
   int64_t queries, keys, width;
   bool causal = true;      // the last query sees all keys
   bool documents = false;  // of 37 tokens each
+  bool rotary = false;
 
   std::string Name() const {
     return absl::StrCat(queries, " queries, ", keys, " keys, width ", width,
                         causal ? ", causal" : "",
-                        documents ? ", documents" : "");
+                        documents ? ", documents" : "",
+                        rotary ? ", rotary" : "");
   }
 };
 
@@ -56,6 +58,8 @@ constexpr BlockCase kBlockCases[] = {
     {100, 420, 33},
     {120, 90, 48, /*causal=*/false},
     {200, 200, 16, /*causal=*/true, /*documents=*/true},
+    {388, 388, 70, /*causal=*/true, /*documents=*/false, /*rotary=*/true},
+    {97, 97, 256, /*causal=*/false, /*documents=*/false, /*rotary=*/true},
 };
 
 // out, lse, dq, dk and dv of two heads that share a key head; elements are T.
@@ -83,6 +87,13 @@ std::vector<std::vector<float>> RunBlocks(const BlockCase& c,
   std::vector<std::vector<float>> deltas = lse;
   std::vector<int32_t> documents(c.keys);
   for (int64_t j = 0; j < c.keys; ++j) documents[j] = j / 37;
+  std::vector<float> rotary;  // cosines, then sines, of each row
+  for (int64_t t = 0; t < c.queries; ++t) {
+    for (int64_t d = 0; d < width; ++d) {
+      const float angle = 0.1f * t / (1 + d % (width / 2 + 1));
+      rotary.push_back(2 * d < width ? std::cos(angle) : std::sin(angle));
+    }
+  }
   std::vector<AttentionHead> heads(2);
   for (int h = 0; h < 2; ++h) {
     AttentionHead& head = heads[h];
@@ -94,6 +105,7 @@ std::vector<std::vector<float>> RunBlocks(const BlockCase& c,
     head.scale = 0.3f;
     head.causal = c.causal;
     if (c.documents) head.documents = documents.data();
+    if (c.rotary) head.rotary = rotary.data();
     head.q = {q[h].data(), width};
     head.k = {k.data(), width};
     head.v = {v.data(), width};

@@ -23,6 +23,7 @@
 
 #include "kernels/attention/attention_block.h"
 #include "kernels/cpu/vector.h"
+#include "kernels/embedding/rotate.h"
 #if defined(SG_BF16_PAIRS)
 #include "kernels/cpu/avx512_bf16.h"
 #include "kernels/cpu/pairs.h"
@@ -97,6 +98,44 @@ SG_VECTOR_INLINE void PrefetchRow(const AttentionHead& head,
       static_cast<const char*>(rows.data) + t * rows.stride * size;
   for (int64_t byte = 0; byte < head.width * size; byte += 64)
     __builtin_prefetch(row + byte, 0, kLevel == 1 ? 3 : 2);
+}
+
+// Turns row t by its position into `to`, or back.
+SG_VECTOR_INLINE void TurnRow(const AttentionHead& head, const void* from,
+                              int64_t t, bool inverse, void* to) {
+  const int64_t half = head.width / 2;
+  const float* const cosines = head.rotary + t * head.width;
+  const float sign = inverse ? -1 : 1;
+  if (head.bf16) {
+    RotateHead(static_cast<const uint16_t*>(from), static_cast<uint16_t*>(to),
+               half, cosines, cosines + half, sign);
+  } else {
+    RotateHead(static_cast<const float*>(from), static_cast<float*>(to), half,
+               cosines, cosines + half, sign);
+  }
+}
+
+// Rows of a block that were turned.
+struct TurnedRows {
+  static constexpr int64_t kBytes = 4 / kNumbers;  // of a number at most
+  alignas(64) char data[kBlock * kMaxHeadWidth * kBytes];
+};
+
+// Rows [t, t + n) of q or k as they are to be packed: turned if there is
+// something to turn them by, else where they are.
+HeadRows Turned(const AttentionHead& head, const HeadRows& rows, int64_t t,
+                int64_t n, TurnedRows* turned) {
+  const int64_t size = head.bf16 ? 2 : 4;
+  char* from = static_cast<char*>(rows.data) + t * rows.stride * size;
+  if (head.rotary == nullptr) return {from, rows.stride};
+  char* to = turned->data;
+  for (int64_t p = 0; p < n; ++p) {
+    if (p + kAhead < n) PrefetchRow(head, rows, t + p + kAhead);
+    TurnRow(head, from, t + p, /*inverse=*/false, to);
+    from += rows.stride * size;
+    to += head.width * size;
+  }
+  return {turned->data, head.width};
 }
 
 #if defined(SG_BF16_PAIRS)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -30,7 +31,8 @@ struct Shapes {
   double dropout = 0;
   double scale = 0;     // 0: the default
   bool packed = false;  // q, k and v are views of wider rows
-  double range = 1;     // of q and k
+  bool rotary = false;
+  double range = 1;  // of q and k
 };
 
 TensorType HeadsType(const Shapes& s, int64_t length, int64_t heads) {
@@ -53,6 +55,14 @@ OpCase Forward(const Shapes& s) {
   op_case.operands = {Drawn(HeadsType(s, s.queries, s.heads), s.range, 1),
                       Drawn(HeadsType(s, s.keys, s.kv_heads), s.range, 2),
                       Drawn(HeadsType(s, s.keys, s.kv_heads), 1, 3)};
+  if (s.rotary) {
+    op_case.attributes.SetInt("has_rotary", 1).SetDouble("theta", 50);
+    std::vector<double> positions;
+    for (int64_t n = 0; n < s.batch * s.queries; ++n)
+      positions.push_back(7 + n % s.queries);
+    op_case.operands.push_back(
+        OperandCase(TensorType(DType::kI32, {s.batch * s.queries}), positions));
+  }
   if (s.offset >= 0) {
     op_case.attributes.SetInt("has_offset", 1);
     op_case.operands.push_back(
@@ -76,7 +86,8 @@ OpCase Forward(const Shapes& s) {
         OperandCase(TensorType(DType::kI64, {}), std::vector<double>{5}));
   }
   op_case.magnitude = 1;
-  op_case.inner_rounding = s.dtype == DType::kBF16;
+  // Angles are FP32 numbers, and so may what they turn be rounded.
+  op_case.inner_rounding = s.dtype == DType::kBF16 || s.rotary;
   return op_case;
 }
 
@@ -194,6 +205,32 @@ std::vector<Shapes> TrainingShapes() {
        .documents = documents,
        .dropout = 0.5,
        .packed = true},
+      {.batch = 2,
+       .queries = 5,
+       .keys = 5,
+       .heads = 4,
+       .kv_heads = 2,
+       .width = 2,
+       .causal = true,
+       .rotary = true},
+      {.batch = 2,
+       .queries = 200,
+       .keys = 200,
+       .heads = 2,
+       .kv_heads = 1,
+       .width = 70,
+       .causal = true,
+       .packed = true,
+       .rotary = true},
+      {.batch = 2,
+       .queries = 70,
+       .keys = 70,
+       .heads = 2,
+       .kv_heads = 2,
+       .width = 18,
+       .documents = documents,
+       .dropout = 0.25,
+       .rotary = true},
   };
 }
 
@@ -271,8 +308,11 @@ TEST(Attention, Cpu) {
 }
 
 TEST(Attention, Cuda) {
-  CheckCudaKernels(Cases(), AttentionReferenceKernels(),
-                   AttentionCudaKernels());
+  std::vector<OpCase> cases = Cases();
+  std::erase_if(cases, [](const OpCase& op_case) {
+    return op_case.attributes.Int("has_rotary") != 0;  // kernels/rotary_apart.h
+  });
+  CheckCudaKernels(cases, AttentionReferenceKernels(), AttentionCudaKernels());
 }
 
 TEST(Attention, EveryOpHasCasesAndKernels) {
@@ -394,6 +434,15 @@ TEST(AttentionGradient, MatchesFiniteDifferences) {
        .documents = {0, 0, 1, 1, 1},
        .dropout = 0.4},
       {.dtype = DType::kF64,
+       .batch = 2,
+       .queries = 3,
+       .keys = 3,
+       .heads = 2,
+       .kv_heads = 1,
+       .width = 4,
+       .causal = true,
+       .rotary = true},
+      {.dtype = DType::kF64,
        .batch = 1,
        .queries = 2,
        .keys = 3,
@@ -451,6 +500,33 @@ TEST(Attention, InferenceNamesWhatIsWrong) {
       infer(Attributes(), q, TensorType(DType::kBF16, {1, 4, 3, 8})).ok());
   EXPECT_FALSE(infer(Attributes().SetDouble("dropout", 0.1), q, q).ok());
   EXPECT_FALSE(infer(Attributes().SetDouble("dropout", 1), q, q).ok());
+}
+
+TEST(Attention, InferenceNamesWhatIsWrongWithPositions) {
+  Attributes attributes;
+  attributes.SetInt("has_rotary", 1);
+  const auto infer = [&](const TensorType& q, const TensorType& k,
+                         const TensorType& positions) {
+    std::vector<TensorType> results;
+    return std::string(
+        InferResults(*Attention(), attributes, {q, k, k, positions}, &results)
+            .message());
+  };
+  const TensorType q(DType::kF32, {2, 4, 6, 8}), positions(DType::kI32, {8});
+  EXPECT_EQ(infer(q, q, positions), "attention: attribute theta is missing");
+  attributes.SetDouble("theta", 10000);
+  EXPECT_EQ(infer(q, q, positions), "");
+  EXPECT_EQ(infer(q, q, TensorType(DType::kI32, {4})),
+            "attention: positions is I32[4], must be I32[8]");
+  EXPECT_EQ(infer(q, TensorType(DType::kF32, {2, 5, 6, 8}), positions),
+            "attention: q is F32[2,4,6,8] and k is F32[2,5,6,8]; has_rotary "
+            "takes heads of even width, as many queries as keys and no "
+            "query_offset");
+  const TensorType odd(DType::kF32, {2, 4, 6, 7});
+  EXPECT_EQ(infer(odd, odd, positions),
+            "attention: q is F32[2,4,6,7] and k is F32[2,4,6,7]; has_rotary "
+            "takes heads of even width, as many queries as keys and no "
+            "query_offset");
 }
 
 TEST(Attention, CausalCostsHalf) {

@@ -5,7 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_block.h"
+#include "kernels/cpu/element_type.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/target.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/embedding/rotary_row.h"
 #include "kernels/random/random.h"
 
 namespace shardgraph {
@@ -49,15 +53,28 @@ void Kept(const AttentionHead& head, int64_t i_begin, int64_t j_begin,
   }
 }
 
+// Cosines and sines [B * T, D] that q and k are turned by.
+int64_t AnglesBytes(const Attributes& attributes, const TensorType& q) {
+  if (attributes.Int("has_rotary") == 0) return 0;
+  return sizeof(float) * q.dim(0) * q.dim(1) * q.dim(3);
+}
+
 // All heads of an op, bound to memory. Stays where it is: heads point into it.
 struct Heads {
-  // q is operand `first`; the optional operands start at `next`.
-  Heads(const KernelContext& context, int first, int next)
+  // q is operand `first`; the optional operands start at `next`. `angle_memory`
+  // holds AnglesBytes.
+  Heads(const KernelContext& context, int first, int next, float* angle_memory)
       : config(*context.attributes, context.operands[first].type,
                context.operands[first + 1].type),
         dropout{config} {
     const Tensor& q = context.operands[first];
     const int32_t* documents = nullptr;
+    if (config.has_rotary) {
+      positions = context.operands[next++].as<int32_t>();
+      angles = angle_memory;
+      frequencies = RotaryFrequencies(*context.attributes, config.width);
+      type = ElementTypeOf(q.type.dtype);
+    }
     if (config.has_offset) offset = context.operands[next++].as<int64_t>();
     if (config.has_documents)
       documents = context.operands[next++].as<int32_t>();
@@ -81,6 +98,8 @@ struct Heads {
         }
         head.batch = b;
         head.index = h;
+        if (config.has_rotary)
+          head.rotary = angles + b * config.queries * config.width;
         head.q = HeadOf(q, b, h);
         head.k = HeadOf(context.operands[first + 1], b, group(h));
         head.v = HeadOf(context.operands[first + 2], b, group(h));
@@ -93,9 +112,31 @@ struct Heads {
 
   int64_t group(int64_t h) const { return h / config.heads_per_group(); }
 
+  // Of this launch's positions.
+  void MakeAngles(ThreadPool* pool) const {
+    if (!config.has_rotary || config.width == 0) return;
+    pool->ParallelFor(config.batch * config.queries, RowGrain(config.width),
+                      [&](int64_t begin, int64_t end) {
+                        for (int64_t row = begin; row < end; ++row) {
+                          RotaryAngles of_row;
+                          of_row.type = type;
+                          of_row.half = config.width / 2;
+                          of_row.position = static_cast<float>(positions[row]);
+                          of_row.frequencies = frequencies.data();
+                          of_row.cosines = angles + row * config.width;
+                          of_row.sines = of_row.cosines + of_row.half;
+                          SG_BEST_CPU_TARGET(Angles)(of_row);
+                        }
+                      });
+  }
+
   AttentionConfig config;
   Dropout dropout;
   const int64_t* offset = nullptr;
+  const int32_t* positions = nullptr;
+  float* angles = nullptr;
+  std::vector<float> frequencies;
+  ElementType type = ElementType::kF32;
   std::vector<AttentionHead> heads;  // in order of batch, then head
 };
 
@@ -136,9 +177,16 @@ F* Best(const Tensor& q, F* fp32, F* avx512_bf16, F* amx) {
   }
 }
 
+int64_t Workspace(const Attributes& attributes,
+                  absl::Span<const TensorType> operands,
+                  absl::Span<const TensorType>) {
+  return AnglesBytes(attributes, operands[0]);
+}
+
 absl::StatusOr<std::unique_ptr<PreparedKernel>> Prepare(
     const KernelContext& context) {
-  auto all = std::make_unique<Heads>(context, 0, 3);
+  auto all =
+      std::make_unique<Heads>(context, 0, 3, context.workspace.as<float>());
   float* lse = context.results[1].as<float>();
   for (AttentionHead& head : all->heads) {
     head.out = HeadOf(context.results[0], head.batch, head.index);
@@ -150,6 +198,7 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> Prepare(
        run = Best(context.operands[0], SG_BEST_CPU_TARGET(AttentionForward),
                   &avx512_bf16::AttentionForward,
                   &amx::AttentionForward)](Lane& lane) {
+        all->MakeAngles(lane.pool);
         const int64_t offset = all->offset == nullptr ? 0 : *all->offset;
         const int64_t blocks =
             (all->config.queries + kAttentionQueries - 1) / kAttentionQueries;
@@ -165,20 +214,23 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> Prepare(
       });
 }
 
-// FP32 sums of dq [B, H, T, D], then sums over d of dout * out [B, H, T].
-int64_t GradientWorkspace(const Attributes&,
+// FP32 sums of dq [B, H, T, D], then sums over d of dout * out [B, H, T], then
+// angles.
+int64_t GradientWorkspace(const Attributes& attributes,
                           absl::Span<const TensorType> operands,
                           absl::Span<const TensorType>) {
   return sizeof(float) *
-         (operands[1].num_elements() + operands[5].num_elements());
+             (operands[1].num_elements() + operands[5].num_elements()) +
+         AnglesBytes(attributes, operands[1]);
 }
 
 absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareGradient(
     const KernelContext& context) {
-  auto all = std::make_unique<Heads>(context, 1, 6);
   float* lse = context.operands[5].as<float>();
   float* dq_sums = context.workspace.as<float>();
   float* deltas = dq_sums + context.operands[1].type.num_elements();
+  auto all = std::make_unique<Heads>(
+      context, 1, 6, deltas + context.operands[5].type.num_elements());
   for (AttentionHead& head : all->heads) {
     const int64_t b = head.batch, h = head.index, g = all->group(head.index);
     head.out = HeadOf(context.operands[4], b, h);
@@ -198,6 +250,7 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareGradient(
                                 SG_BEST_CPU_TARGET(AttentionGradient),
                                 &avx512_bf16::AttentionGradient,
                                 &amx::AttentionGradient)](Lane& lane) {
+    all->MakeAngles(lane.pool);
     // One task per key head: it owns its dk, dv and the dq of its group.
     const int64_t count = all->config.heads_per_group();
     const auto body = [&](int64_t begin, int64_t end) {
@@ -208,7 +261,10 @@ absl::StatusOr<std::unique_ptr<PreparedKernel>> PrepareGradient(
 }
 
 constexpr KernelDef kKernels[] = {
-    {.op = "attention", .supports = Supports, .prepare = Prepare},
+    {.op = "attention",
+     .supports = Supports,
+     .workspace = Workspace,
+     .prepare = Prepare},
     {.op = "attention_gradient",
      .supports = SupportsGradient,
      .workspace = GradientWorkspace,

@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/embedding/rotary_reference.h"
 #include "kernels/random/random.h"
 #include "kernels/reference/access.h"
 #include "kernels/reference/reference_kernel.h"
@@ -12,6 +14,47 @@ namespace {
 
 // Rounds where backends may (kernels/attention/attention.h).
 
+// Numbers [B, T, H, D] of q or k, turned by their positions if there are any.
+class Heads {
+ public:
+  Heads(const Elements& x, const Attributes& attributes,
+        const Elements* positions)
+      : x_(x) {
+    for (int64_t b = 0; b < x.dim(0); ++b) {
+      for (int64_t t = 0; t < x.dim(1); ++t) {
+        for (int64_t h = 0; h < x.dim(2); ++h) {
+          for (int64_t d = 0; d < x.dim(3); ++d)
+            values_.push_back(x.Get(b, t, h, d));
+        }
+      }
+    }
+    if (positions == nullptr) return;
+    Turn(attributes, *positions, /*inverse=*/false, x.dtype(), x.dim(2),
+         x.dim(3), &values_);
+  }
+
+  double Get(int64_t b, int64_t t, int64_t h, int64_t d) const {
+    return values_[((b * x_.dim(1) + t) * x_.dim(2) + h) * x_.dim(3) + d];
+  }
+
+  // values [B * T, heads, width], rounded to dtype, are turned or turned back.
+  static void Turn(const Attributes& attributes, const Elements& positions,
+                   bool inverse, DType dtype, int64_t heads, int64_t width,
+                   std::vector<double>* values) {
+    const std::vector<float> frequencies = RotaryFrequencies(attributes, width);
+    for (int64_t row = 0; row < positions.size(); ++row) {
+      for (int64_t h = 0; h < heads; ++h) {
+        RotateHead(dtype, frequencies, static_cast<float>(positions.Get(row)),
+                   inverse, values->data() + (row * heads + h) * width);
+      }
+    }
+  }
+
+ private:
+  const Elements& x_;
+  std::vector<double> values_;
+};
+
 // The probabilities of one query, and which keys they are for.
 class Scores {
  public:
@@ -19,8 +62,9 @@ class Scores {
   Scores(const ReferenceCall& call, int first, int next)
       : config(call.attributes(), call.operand(first).type(),
                call.operand(first + 1).type()),
-        q_(call.operand(first)),
-        k_(call.operand(first + 1)) {
+        positions(config.has_rotary ? &call.operand(next++) : nullptr),
+        q(call.operand(first), call.attributes(), positions),
+        k(call.operand(first + 1), call.attributes(), positions) {
     if (config.has_offset) offset_ = call.operand(next++).Get();
     if (config.has_documents) documents_ = &call.operand(next++);
     if (config.dropout > 0) {
@@ -38,7 +82,7 @@ class Scores {
   double Score(int64_t b, int64_t h, int64_t i, int64_t j) const {
     double sum = 0;
     for (int64_t d = 0; d < config.width; ++d)
-      sum += q_.Get(b, i, h, d) * k_.Get(b, j, h / config.heads_per_group(), d);
+      sum += q.Get(b, i, h, d) * k.Get(b, j, h / config.heads_per_group(), d);
     return config.scale * sum;
   }
 
@@ -55,10 +99,10 @@ class Scores {
   }
 
   const AttentionConfig config;
+  const Elements* const positions;  // null without has_rotary
+  const Heads q, k;
 
  private:
-  const Elements& q_;
-  const Elements& k_;
   int64_t offset_ = 0;
   const Elements* documents_ = nullptr;
   const Elements* sequence_ids_ = nullptr;
@@ -101,50 +145,59 @@ void AttentionGradient(const ReferenceCall& call) {
   const Scores scores(call, 1, 6);
   const AttentionConfig& config = scores.config;
   const Elements& dout = call.operand(0);
-  const Elements& q = call.operand(1);
-  const Elements& k = call.operand(2);
+  const DType dtype = call.operand(1).dtype();
   const Elements& v = call.operand(3);
   const Elements& out = call.operand(4);
   const Elements& lse = call.operand(5);
   const int64_t width = config.width;
+  const int64_t heads = config.heads, kv_heads = config.kv_heads;
+  std::vector<double> dq(config.batch * config.queries * heads * width);
+  std::vector<double> dk(config.batch * config.keys * kv_heads * width);
+  std::vector<double> dv(dk.size());
   for (int64_t b = 0; b < config.batch; ++b) {
-    for (int64_t g = 0; g < config.kv_heads; ++g) {
-      std::vector<double> dk(config.keys * width), dv(config.keys * width);
-      for (int64_t h = g * config.heads_per_group();
-           h < (g + 1) * config.heads_per_group(); ++h) {
-        for (int64_t i = 0; i < config.queries; ++i) {
-          double delta = 0;
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t g = h / config.heads_per_group();
+      for (int64_t i = 0; i < config.queries; ++i) {
+        double delta = 0;
+        for (int64_t d = 0; d < width; ++d)
+          delta += dout.Get(b, i, h, d) * out.Get(b, i, h, d);
+        double* const dq_row =
+            dq.data() + ((b * config.queries + i) * heads + h) * width;
+        for (int64_t j = 0; j < config.keys; ++j) {
+          if (!scores.Visible(b, i, j)) continue;
+          const double p =
+              std::exp(scores.Score(b, h, i, j) - lse.Get(b, h, i));
+          const double kept = scores.Kept(b, h, i, j);
+          double dp = 0;
           for (int64_t d = 0; d < width; ++d)
-            delta += dout.Get(b, i, h, d) * out.Get(b, i, h, d);
-          std::vector<double> dq(width);
-          for (int64_t j = 0; j < config.keys; ++j) {
-            if (!scores.Visible(b, i, j)) continue;
-            const double p =
-                std::exp(scores.Score(b, h, i, j) - lse.Get(b, h, i));
-            const double kept = scores.Kept(b, h, i, j);
-            double dp = 0;
-            for (int64_t d = 0; d < width; ++d)
-              dp += dout.Get(b, i, h, d) * v.Get(b, j, g, d);
-            const double ds =
-                RoundTo(q.dtype(), p * (kept * dp - delta)) * config.scale;
-            const double p_kept = RoundTo(q.dtype(), kept * p);
-            for (int64_t d = 0; d < width; ++d) {
-              dq[d] += ds * k.Get(b, j, g, d);
-              dk[j * width + d] += ds * q.Get(b, i, h, d);
-              dv[j * width + d] += p_kept * dout.Get(b, i, h, d);
-            }
+            dp += dout.Get(b, i, h, d) * v.Get(b, j, g, d);
+          const double ds =
+              RoundTo(dtype, p * (kept * dp - delta)) * config.scale;
+          const double p_kept = RoundTo(dtype, kept * p);
+          const int64_t key_row =
+              ((b * config.keys + j) * kv_heads + g) * width;
+          for (int64_t d = 0; d < width; ++d) {
+            dq_row[d] += ds * scores.k.Get(b, j, g, d);
+            dk[key_row + d] += ds * scores.q.Get(b, i, h, d);
+            dv[key_row + d] += p_kept * dout.Get(b, i, h, d);
           }
-          for (int64_t d = 0; d < width; ++d)
-            call.result(0).Set(dq[d], b, i, h, d);
-        }
-      }
-      for (int64_t j = 0; j < config.keys; ++j) {
-        for (int64_t d = 0; d < width; ++d) {
-          call.result(1).Set(dk[j * width + d], b, j, g, d);
-          call.result(2).Set(dv[j * width + d], b, j, g, d);
         }
       }
     }
+  }
+  const auto turn_back = [&](int64_t count, std::vector<double>* values) {
+    if (scores.positions == nullptr) return;
+    for (double& value : *values) value = RoundTo(dtype, value);
+    Heads::Turn(call.attributes(), *scores.positions, /*inverse=*/true, dtype,
+                count, width, values);
+  };
+  turn_back(heads, &dq);
+  turn_back(kv_heads, &dk);
+  int r = 0;
+  for (const std::vector<double>* values : {&dq, &dk, &dv}) {
+    for (size_t i = 0; i < values->size(); ++i)
+      call.result(r).SetFlat((*values)[i], i);
+    ++r;
   }
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/optimizer/optimizer.h"
 #include "kernels/pointwise/pointwise.h"
 #include "kernels/random/dropout.h"
+#include "kernels/rotary_apart.h"
 #include "kernels/widened.h"
 
 namespace shardgraph {
@@ -17,16 +18,27 @@ namespace shardgraph {
 std::vector<absl::Span<const KernelDef>> CpuKernelLists() {
   return {
       // Later lists win.
-      MatmulReferenceKernels(),     AttentionReferenceKernels(),
-      NormReferenceKernels(),       PointwiseReferenceKernels(),
-      RandomReferenceKernels(),     EmbeddingReferenceKernels(),
-      LossReferenceKernels(),       OptimizerReferenceKernels(),
-      LayoutReferenceKernels(),     CollectiveKernels(),
-      WidenedKernels<CpuKernels>(), MatmulCpuKernels(),
-      AttentionCpuKernels(),        NormCpuKernels(),
-      PointwiseCpuKernels(),        RandomCpuKernels(),
-      EmbeddingCpuKernels(),        LossCpuKernels(),
-      OptimizerCpuKernels(),        LayoutCpuKernels(),
+      MatmulReferenceKernels(),
+      AttentionReferenceKernels(),
+      NormReferenceKernels(),
+      PointwiseReferenceKernels(),
+      RandomReferenceKernels(),
+      EmbeddingReferenceKernels(),
+      LossReferenceKernels(),
+      OptimizerReferenceKernels(),
+      LayoutReferenceKernels(),
+      CollectiveKernels(),
+      WidenedKernels<CpuKernels>(),
+      RotaryApartKernels<CpuKernels>(),
+      MatmulCpuKernels(),
+      AttentionCpuKernels(),
+      NormCpuKernels(),
+      PointwiseCpuKernels(),
+      RandomCpuKernels(),
+      EmbeddingCpuKernels(),
+      LossCpuKernels(),
+      OptimizerCpuKernels(),
+      LayoutCpuKernels(),
   };
 }
 

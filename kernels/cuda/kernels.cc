@@ -10,6 +10,7 @@
 #include "kernels/optimizer/optimizer.h"
 #include "kernels/pointwise/pointwise.h"
 #include "kernels/random/dropout.h"
+#include "kernels/rotary_apart.h"
 #include "kernels/widened.h"
 
 namespace shardgraph {
@@ -18,6 +19,7 @@ const KernelTable& CudaKernels() {
   static const auto& table = *new KernelTable({
       // Later lists win.
       WidenedKernels<CudaKernels>(),
+      RotaryApartKernels<CudaKernels>(),
       MatmulCudaKernels(),
       AttentionCudaKernels(),
       NormCudaKernels(),

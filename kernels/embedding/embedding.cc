@@ -94,18 +94,7 @@ absl::Status InferRotary(const Attributes& attributes,
   }
   SG_RETURN_IF_ERROR(
       CheckType(operands[1], "positions", DType::kI32, {x.dim(0) * x.dim(1)}));
-  SG_RETURN_IF_ERROR(CheckAttribute(attributes, "theta"));
-  const std::string type = attributes.String("rope_type");
-  if (type == "llama3") {
-    for (const absl::string_view name :
-         {"factor", "low_freq_factor", "high_freq_factor",
-          "original_max_position"}) {
-      SG_RETURN_IF_ERROR(CheckAttribute(attributes, name));
-    }
-  } else if (!type.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "attribute rope_type is \"", type, "\", must be \"\" or \"llama3\""));
-  }
+  SG_RETURN_IF_ERROR(CheckRotaryAttributes(attributes));
   results->push_back(TensorType(x.dtype, x.shape));
   return absl::OkStatus();
 }
@@ -118,6 +107,22 @@ OpCost RotaryCost(const Attributes&, absl::Span<const TensorType> operands,
 }
 
 }  // namespace
+
+absl::Status CheckRotaryAttributes(const Attributes& attributes) {
+  SG_RETURN_IF_ERROR(CheckAttribute(attributes, "theta"));
+  const std::string type = attributes.String("rope_type");
+  if (type == "llama3") {
+    for (const absl::string_view name :
+         {"factor", "low_freq_factor", "high_freq_factor",
+          "original_max_position"}) {
+      SG_RETURN_IF_ERROR(CheckAttribute(attributes, name));
+    }
+  } else if (!type.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attribute rope_type is \"", type, "\", must be \"\" or \"llama3\""));
+  }
+  return absl::OkStatus();
+}
 
 absl::Span<const OpDef* const> EmbeddingOps() {
   static const OpDef* const ops[] = {

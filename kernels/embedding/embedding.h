@@ -35,6 +35,7 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/kernel.h"
 #include "kernels/op.h"
@@ -45,6 +46,9 @@ absl::Span<const OpDef* const> EmbeddingOps();
 absl::Span<const KernelDef> EmbeddingReferenceKernels();
 absl::Span<const KernelDef> EmbeddingCpuKernels();
 absl::Span<const KernelDef> EmbeddingCudaKernels();
+
+// Whether an op has the attributes of a rotation.
+absl::Status CheckRotaryAttributes(const Attributes& attributes);
 
 // The D/2 frequencies f_i of a rotary op with these attributes.
 std::vector<float> RotaryFrequencies(const Attributes& attributes,

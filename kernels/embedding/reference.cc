@@ -1,7 +1,7 @@
-#include <cmath>
 #include <vector>
 
 #include "kernels/embedding/embedding.h"
+#include "kernels/embedding/rotary_reference.h"
 #include "kernels/reference/reference_kernel.h"
 
 namespace shardgraph {
@@ -43,26 +43,19 @@ void Positions(const ReferenceCall& call) {
 
 void Rotary(const ReferenceCall& call) {
   const Elements& x = call.operand(0);
-  const int64_t half = x.dim(3) / 2;
   const std::vector<float> frequencies =
       RotaryFrequencies(call.attributes(), x.dim(3));
-  const double sign = call.attributes().Int("inverse") != 0 ? -1 : 1;
+  const bool inverse = call.attributes().Int("inverse") != 0;
+  std::vector<double> head(x.dim(3));
   for (int64_t b = 0; b < x.dim(0); ++b) {
     for (int64_t t = 0; t < x.dim(1); ++t) {
       const float position =
           static_cast<float>(call.operand(1).Get(b * x.dim(1) + t));
-      for (int64_t i = 0; i < half; ++i) {
-        const double angle = position * frequencies[i];  // rounded to FP32
-        const double cosine =
-            RoundTo(x.dtype(), static_cast<float>(std::cos(angle)));
-        const double sine =
-            sign * RoundTo(x.dtype(), static_cast<float>(std::sin(angle)));
-        for (int64_t h = 0; h < x.dim(2); ++h) {
-          const double first = x.Get(b, t, h, i);
-          const double second = x.Get(b, t, h, i + half);
-          call.result(0).Set(first * cosine - second * sine, b, t, h, i);
-          call.result(0).Set(second * cosine + first * sine, b, t, h, i + half);
-        }
+      for (int64_t h = 0; h < x.dim(2); ++h) {
+        for (size_t d = 0; d < head.size(); ++d) head[d] = x.Get(b, t, h, d);
+        RotateHead(x.dtype(), frequencies, position, inverse, head.data());
+        for (size_t d = 0; d < head.size(); ++d)
+          call.result(0).Set(head[d], b, t, h, d);
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/vector.h"
+#include "kernels/embedding/rotate.h"
 
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
@@ -51,8 +52,9 @@ void Run(const RotaryRow& row) {
       const T* const in = x + h * row.x_stride;
       T* const out = y + h * row.y_stride;
       const Vector u = load(in), v = load(in + half);
-      store(u * cosine - v * sine, out);
-      store(v * cosine + u * sine, out + half);
+      const RotatedPair pair = RotatePair(u, v, cosine, sine);
+      store(pair.first, out);
+      store(pair.second, out + half);
     }
   };
   ForVectors(
@@ -71,6 +73,26 @@ void Run(const RotaryRow& row) {
       });
 }
 
+template <typename T>
+void RunAngles(const RotaryAngles& angles) {
+  ForVectors(
+      angles.half,
+      [&](int64_t i) {
+        Vector sine, cosine;
+        SineCosine(angles.position * LoadVector(angles.frequencies + i), &sine,
+                   &cosine);
+        StoreVector(RoundedTo<T>(cosine), angles.cosines + i);
+        StoreVector(RoundedTo<T>(sine), angles.sines + i);
+      },
+      [&](int64_t i, int64_t count) {
+        Vector sine, cosine;
+        SineCosine(angles.position * LoadPart(angles.frequencies + i, count),
+                   &sine, &cosine);
+        StorePart(RoundedTo<T>(cosine), count, angles.cosines + i);
+        StorePart(RoundedTo<T>(sine), count, angles.sines + i);
+      });
+}
+
 }  // namespace
 
 void Rotate(const RotaryRow& row) {
@@ -81,6 +103,18 @@ void Rotate(const RotaryRow& row) {
       return Run<uint16_t>(row);
     case ElementType::kF16:
       if constexpr (kHasFloat16) Run<Float16Bits>(row);
+      return;
+  }
+}
+
+void Angles(const RotaryAngles& angles) {
+  switch (angles.type) {
+    case ElementType::kF32:
+      return RunAngles<float>(angles);
+    case ElementType::kBF16:
+      return RunAngles<uint16_t>(angles);
+    case ElementType::kF16:
+      if constexpr (kHasFloat16) RunAngles<Float16Bits>(angles);
       return;
   }
 }

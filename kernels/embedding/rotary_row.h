@@ -27,15 +27,30 @@ struct RotaryRow {
 
 using RotateFunction = void(const RotaryRow& row);
 
+// The cosines and sines of one position, rounded to the type of what they turn.
+struct RotaryAngles {
+  ElementType type = ElementType::kF32;
+  int64_t half = 0;
+  float position = 0;
+  const float* frequencies = nullptr;  // [half], as are the results
+  float* cosines = nullptr;
+  float* sines = nullptr;
+};
+
+using AnglesFunction = void(const RotaryAngles& angles);
+
 namespace baseline {
 RotateFunction Rotate;
-}
+AnglesFunction Angles;
+}  // namespace baseline
 namespace avx2 {
 RotateFunction Rotate;
-}
+AnglesFunction Angles;
+}  // namespace avx2
 namespace avx512 {
 RotateFunction Rotate;
-}
+AnglesFunction Angles;
+}  // namespace avx512
 
 }  // namespace shardgraph
 
