@@ -5,10 +5,13 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "graph/region.h"
 
 namespace shardgraph {
 namespace {
@@ -32,6 +35,33 @@ bool HasAttributes(const Attributes& attributes, const Attributes& wanted) {
     if (!equal) return false;
   }
   return true;
+}
+
+// Whether an attribute may as well be absent.
+bool IsDefault(const Attributes::Value& value) {
+  return value == Attributes::Value(int64_t{0}) ||
+         value == Attributes::Value(std::string());
+}
+
+// Whether two values may have an element in common. Views of one buffer may
+// interleave (columns of a product): ranges of bytes do not tell.
+bool MayOverlap(const Value& a, const Value& b) {
+  if (a.buffer != b.buffer ||
+      std::max(a.begin(), b.begin()) >= std::min(a.end(), b.end())) {
+    return false;
+  }
+  const int64_t size = SizeOf(a.type.dtype);
+  if (a.type.dtype != b.type.dtype || a.offset % size != 0 ||
+      b.offset % size != 0) {
+    return true;
+  }
+  return !Disjoint(Region(a.offset / size, a.type),
+                   Region(b.offset / size, b.type));
+}
+
+bool IsIn(const std::vector<int64_t>& positions, int64_t position) {
+  return std::find(positions.begin(), positions.end(), position) !=
+         positions.end();
 }
 
 class Fuser {
@@ -58,8 +88,7 @@ class Fuser {
  private:
   struct Touch {
     int64_t position;
-    int64_t begin;
-    int64_t end;
+    ValueId value;
     bool write;
   };
 
@@ -67,13 +96,13 @@ class Fuser {
     return graph_.nodes[program_[position]];
   }
 
+  // By value, for MayOverlap. Workspaces are nobody else's.
   void AddAccesses(int64_t position) {
-    std::vector<Access> accesses;
-    AppendAccesses(graph_, NodeAt(position), &accesses);
-    for (const Access& access : accesses) {
-      accesses_[access.buffer].push_back(
-          {position, access.begin, access.end, access.write});
-    }
+    const Node& node = NodeAt(position);
+    for (ValueId id : node.operands)
+      accesses_[graph_.values[id].buffer].push_back({position, id, false});
+    for (ValueId id : node.results)
+      accesses_[graph_.values[id].buffer].push_back({position, id, true});
   }
   void IndexAccesses() {
     for (size_t i = 0; i < program_.size(); ++i) AddAccesses(i);
@@ -93,17 +122,27 @@ class Fuser {
   }
 
   bool FindOthers() {
-    // Whoever is known by a value that it shares with those found so far.
+    // Whoever is best known by values that it shares with those found so far:
+    // all layers read the same positions.
+    size_t next = 0;
+    std::vector<int64_t> fewest;
+    bool all_found = true;
     for (size_t k = 0; k < positions_.size(); ++k) {
       if (positions_[k] >= 0) continue;
-      for (int64_t position : Candidates(pattern_.replaces[k])) {
-        const bool taken = std::find(positions_.begin(), positions_.end(),
-                                     position) != positions_.end();
-        if (!taken && TryFuse(k, position)) return true;
+      all_found = false;
+      std::vector<int64_t> candidates = Candidates(pattern_.replaces[k]);
+      if (candidates.empty() ||
+          (!fewest.empty() && fewest.size() <= candidates.size())) {
+        continue;
       }
-      return false;
+      next = k;
+      fewest = std::move(candidates);
     }
-    return Replace();
+    if (all_found) return Replace();
+    for (int64_t position : fewest) {
+      if (!IsIn(positions_, position) && TryFuse(next, position)) return true;
+    }
+    return false;
   }
 
   // Where a node of the pattern may stand, given what is bound.
@@ -116,8 +155,9 @@ class Fuser {
       const auto found = accesses_.find(value.buffer);
       if (found == accesses_.end()) return;
       for (const Touch& touch : found->second) {
-        if (touch.write == write && touch.begin <= value.begin() &&
-            touch.end >= value.end() &&
+        const Value& touched = graph_.values[touch.value];
+        if (touch.write == write && touched.begin() <= value.begin() &&
+            touched.end() >= value.end() &&
             NodeAt(touch.position).op == wanted.op) {
           candidates.push_back(touch.position);
         }
@@ -172,9 +212,23 @@ class Fuser {
                                       node.operands.begin() + operands));
   }
 
-  bool IsReplaced(int64_t position) const {
-    return std::find(positions_.begin(), positions_.end(), position) !=
-           positions_.end();
+  // Positions of the nodes that go: shared ones stay.
+  std::vector<int64_t> ReplacedPositions() const {
+    std::vector<int64_t> replaced;
+    for (size_t k = 0; k < positions_.size(); ++k)
+      if (!pattern_.replaces[k].shared) replaced.push_back(positions_[k]);
+    return replaced;
+  }
+
+  template <typename Condition>
+  bool AnyTouch(const Value& value, const Condition& condition) const {
+    const auto found = accesses_.find(value.buffer);
+    return found != accesses_.end() &&
+           std::any_of(found->second.begin(), found->second.end(),
+                       [&](const Touch& touch) {
+                         return condition(touch) &&
+                                MayOverlap(graph_.values[touch.value], value);
+                       });
   }
 
   bool HalvesAreHalves() const {
@@ -194,6 +248,50 @@ class Fuser {
     return true;
   }
 
+  // What the fused node reads in place of a shared node's results is what that
+  // node made them of: nobody has written over them before they are read.
+  bool SharedResultsAreRead() const {
+    for (size_t k = 0; k < positions_.size(); ++k) {
+      for (int variable : pattern_.replaces[k].operands) {
+        const int source = pattern_.sources[variable];
+        if (source < 0) continue;
+        const int64_t begin = positions_[source], end = positions_[k];
+        if (begin > end || AnyTouch(graph_.values[bound_[variable]->front()],
+                                    [&](const Touch& touch) {
+                                      return touch.write &&
+                                             begin < touch.position &&
+                                             touch.position < end;
+                                    })) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  // Whether `fused` may do again what `node` does.
+  bool CanShare(const Node& node, const Node& fused) const {
+    // Backward reads what is made again for it, never what forward had.
+    return node.direction == fused.direction ||
+           std::none_of(
+               node.operands.begin(), node.operands.end(),
+               [&](ValueId id) { return graph_.buffer_of(id).rematerialize; });
+  }
+
+  // Whether one node may have the attributes of both, as far as `by` leaves
+  // them alone.
+  bool AttributesAgree(const Node& a, const Node& b) const {
+    for (const auto& [name, value] : a.attributes.entries()) {
+      if (name == "accumulate" || pattern_.by.attributes.Has(name)) continue;
+      // Other ops need not know it.
+      if (!b.attributes.Has(name) && a.op == b.op && !IsDefault(value))
+        return false;
+      for (const auto& [other, set] : b.attributes.entries())
+        if (other == name && set != value) return false;
+    }
+    return true;
+  }
+
   // The node that would take the place of those found; its place is open.
   std::optional<Node> MakeFused() const {
     Node fused = NodeAt(positions_.back());
@@ -205,22 +303,22 @@ class Fuser {
     std::map<int, ValueId> destinations;  // by result of the fused node
     for (size_t k = 0; k < positions_.size(); ++k) {
       const Node& node = NodeAt(positions_[k]);
-      if (node.direction != fused.direction || node.lane != fused.lane)
+      if (node.lane != fused.lane) return std::nullopt;
+      if (pattern_.replaces[k].shared ? !CanShare(node, fused)
+                                      : node.direction != fused.direction) {
         return std::nullopt;
-      for (const auto& [name, value] : node.attributes.entries()) {
-        if (name == "accumulate") continue;
-        for (const auto& [other, set] : fused.attributes.entries()) {
-          if (other == name && set != value) return std::nullopt;
-        }
-        fused.attributes.Set(name, value);
       }
+      for (int64_t position : positions_)
+        if (!AttributesAgree(node, NodeAt(position))) return std::nullopt;
+      for (const auto& [name, value] : node.attributes.entries())
+        if (name != "accumulate") fused.attributes.Set(name, value);
       int destination = NumPlainOperands(node);
       for (size_t r = 0; r < node.results.size(); ++r) {
         if ((node.attributes.Int("accumulate") >> r & 1) == 0) continue;
         const auto& results = pattern_.by.results;
         const auto found = std::find(results.begin(), results.end(),
                                      pattern_.replaces[k].results[r]);
-        if (found == results.end()) return std::nullopt;
+        if (found == results.end()) return std::nullopt;  // or shared
         const int index = static_cast<int>(found - results.begin());
         accumulate |= int64_t{1} << index;
         destinations[index] = node.operands[destination++];
@@ -248,9 +346,6 @@ class Fuser {
         types.size() != fused.results.size()) {
       return false;
     }
-    const auto overlap = [](const Value& a, const Value& b) {
-      return a.buffer == b.buffer && a.begin() < b.end() && b.begin() < a.end();
-    };
     for (size_t r = 0; r < types.size(); ++r) {
       const Value& result = graph_.values[fused.results[r]];
       if (result.type.dtype != types[r].dtype ||
@@ -265,20 +360,22 @@ class Fuser {
       }
       for (size_t i = 0; i < fused.operands.size(); ++i) {
         if (static_cast<int>(i) != tied &&
-            overlap(graph_.values[fused.operands[i]], result)) {
+            MayOverlap(graph_.values[fused.operands[i]], result)) {
           return false;
         }
       }
       for (size_t other = 0; other < r; ++other) {
-        if (overlap(graph_.values[fused.results[other]], result)) return false;
+        if (MayOverlap(graph_.values[fused.results[other]], result))
+          return false;
       }
     }
     return true;
   }
 
   // Results that go are nobody else's business.
-  bool OthersKnowOnlyResults(const Node& fused) const {
-    for (int64_t position : positions_) {
+  bool OthersKnowOnlyResults(const Node& fused,
+                             const std::vector<int64_t>& replaced) const {
+    for (int64_t position : replaced) {
       for (ValueId id : NodeAt(position).results) {
         if (std::find(fused.results.begin(), fused.results.end(), id) !=
             fused.results.end()) {
@@ -290,68 +387,81 @@ class Fuser {
         for (const auto& [name, output] : graph_.outputs) {
           if (graph_.values[output].buffer == value.buffer) return false;
         }
-        const auto found = accesses_.find(value.buffer);
-        if (found == accesses_.end()) continue;  // no bytes
-        for (const Touch& touch : found->second) {
-          if (touch.begin < value.end() && value.begin() < touch.end &&
-              !IsReplaced(touch.position)) {
-            return false;
-          }
-        }
-      }
-    }
-    return true;
-  }
-
-  // The node at `from` may as well run at `to`: nobody between touches what it
-  // touches, reads of both apart.
-  bool CanMove(int64_t from, int64_t to) const {
-    std::vector<Access> accesses;
-    AppendAccesses(graph_, NodeAt(from), &accesses);
-    const auto [begin, end] = std::minmax(from, to);
-    for (const Access& access : accesses) {
-      for (const Touch& touch : accesses_.find(access.buffer)->second) {
-        if (touch.position > begin && touch.position < end &&
-            (touch.write || access.write) && touch.begin < access.end &&
-            access.begin < touch.end && !IsReplaced(touch.position)) {
+        if (AnyTouch(value, [&](const Touch& touch) {
+              return !IsIn(replaced, touch.position);
+            })) {
           return false;
         }
       }
     }
     return true;
   }
-  bool CanMeetAt(int64_t place) const {
-    return std::all_of(
-        positions_.begin(), positions_.end(),
-        [&](int64_t position) { return CanMove(position, place); });
+
+  // What the fused node takes over of those found, and where they do it: it
+  // neither reads nor writes results of shared nodes.
+  std::vector<Touch> TakenOver() const {
+    std::vector<Touch> touches;
+    for (size_t k = 0; k < positions_.size(); ++k) {
+      const FusionNode& wanted = pattern_.replaces[k];
+      const Node& node = NodeAt(positions_[k]);
+      const size_t named = wanted.operands.size() - wanted.rest;
+      for (size_t i = 0; i < node.operands.size(); ++i) {
+        if (i < named && pattern_.sources[wanted.operands[i]] >= 0) continue;
+        touches.push_back({positions_[k], node.operands[i], false});
+      }
+      if (wanted.shared) continue;
+      for (ValueId id : node.results)
+        touches.push_back({positions_[k], id, true});
+    }
+    return touches;
+  }
+
+  // All of it may as well be done at `place`: nobody on the way touches the
+  // same, reads of both apart.
+  bool CanMeetAt(int64_t place, const std::vector<int64_t>& replaced) const {
+    for (const Touch& taken : TakenOver()) {
+      const int64_t begin = std::min(taken.position, place);
+      const int64_t end = std::max(taken.position, place);
+      if (AnyTouch(graph_.values[taken.value], [&](const Touch& touch) {
+            return touch.position >= begin && touch.position <= end &&
+                   (touch.write || taken.write) &&
+                   !IsIn(replaced, touch.position);
+          })) {
+        return false;
+      }
+    }
+    return true;
   }
 
   bool Replace() {
+    const std::vector<int64_t> replaced = ReplacedPositions();
     std::optional<Node> fused = MakeFused();
-    if (!fused.has_value() || !HalvesAreHalves() || !Fits(*fused) ||
-        !OthersKnowOnlyResults(*fused)) {
+    if (!fused.has_value() || !HalvesAreHalves() || !SharedResultsAreRead() ||
+        !Fits(*fused) || !OthersKnowOnlyResults(*fused, replaced)) {
       return false;
     }
     const auto [first, last] =
-        std::minmax_element(positions_.begin(), positions_.end());
+        std::minmax_element(replaced.begin(), replaced.end());
     int64_t place = *last;
-    if (!CanMeetAt(place)) place = *first;
-    if (!CanMeetAt(place)) return false;
+    if (!CanMeetAt(place, replaced)) place = *first;
+    if (!CanMeetAt(place, replaced)) return false;
 
-    for (int64_t position : positions_) {
-      std::vector<Access> accesses;
-      AppendAccesses(graph_, NodeAt(position), &accesses);
-      for (const Access& access : accesses) {
-        std::vector<Touch>& touches = accesses_[access.buffer];
-        touches.erase(std::remove_if(touches.begin(), touches.end(),
-                                     [&](const Touch& touch) {
-                                       return touch.position == position;
-                                     }),
-                      touches.end());
+    for (int64_t position : replaced) {
+      const Node& node = NodeAt(position);
+      for (const auto& ids : {absl::MakeConstSpan(node.operands),
+                              absl::MakeConstSpan(node.results)}) {
+        for (ValueId id : ids) {
+          std::vector<Touch>& touches = accesses_[graph_.values[id].buffer];
+          touches.erase(std::remove_if(touches.begin(), touches.end(),
+                                       [&](const Touch& touch) {
+                                         return touch.position == position;
+                                       }),
+                        touches.end());
+        }
       }
     }
     const NodeId id = program_[place];
-    for (int64_t position : positions_) {
+    for (int64_t position : replaced) {
       replaced_by_[program_[position]] = id;
       if (position != place) program_[position] = kNone;
     }

@@ -14,15 +14,32 @@
 // (an absent one counts as 0 or ""), those of `by` are set. Otherwise the fused
 // node has the attributes of all that it replaces.
 //
+// A node marked "*" is shared: the fused node does its work again by itself,
+// from its operands, and it stays for whoever else reads its results (Lower
+// drops it if nobody does).
+//
+//   replaces  *q = rotary(x, p); out, lse = attention(q, k, v)
+//   by        out, lse = attention(x, k, v, p) has_rotary=1
+//
 // A match is replaced only where that changes no byte that anybody else reads:
-// - The nodes are of one phase, direction and lane.
-// - Results that `by` doesn't name are read by the replaced nodes alone.
+// - The nodes are of one phase, direction and lane. A shared node may be of
+//   another direction if it reads nothing that is made again for backward.
+// - Results that `by` doesn't name are read by the replaced nodes alone; those
+//   of shared nodes by anybody, but nobody writes over them before the replaced
+//   nodes have read them.
 // - What lies between the nodes in the program leaves their operands and
-//   results alone, so that they can meet at the place of the last or the first.
+//   results alone, so that the replaced ones can meet at the place of the last
+//   or the first; of shared nodes that is the operands, which must be the same
+//   there.
 // - The fused op infers the types of the results that it takes over, with the
-//   strides they have, and none of them shares bytes with what it reads unless
-//   the op ties them.
-// - Nodes that accumulate do so in the fused op too, if it can.
+//   strides they have, and none of them shares elements with another or with
+//   what it reads unless the op ties them.
+// - Nodes that accumulate do so in the fused op too, if it can; shared ones
+//   don't.
+// - No two nodes have different values of an attribute, and nodes of one op
+// have
+//   the same attributes, but for those that `by` sets.
+// Views of one buffer that interleave (columns of a product) are apart.
 // Values keep their ids and bytes. The op must compute what the nodes did, bit
 // for bit: same rounding points, same order of sums; but for what a library's
 // epilogue does otherwise, as the op's header says.
@@ -59,7 +76,8 @@ struct FusionNode {
   const OpDef* op = nullptr;
   std::vector<int> results;
   std::vector<int> operands;
-  bool rest = false;  // the last operand stands for any number
+  bool rest = false;    // the last operand stands for any number
+  bool shared = false;  // stays where it is
   Attributes attributes;
 };
 // Variable `half` is the left or right half of variable `whole`.
@@ -73,6 +91,8 @@ struct ParsedFusion {
   std::vector<FusionHalf> halves;
   FusionNode by;
   int variables = 0;
+  // By variable: the shared node that it is a result of, or half of one; -1.
+  std::vector<int> sources;
 };
 // A text that is not a pattern is an invariant violation.
 ParsedFusion ParseFusion(const FusionPattern& pattern);

@@ -24,9 +24,10 @@ class Parser {
     ParsedFusion parsed;
     for (absl::string_view text : absl::StrSplit(pattern_.replaces, ';'))
       parsed.replaces.push_back(ParseNode(text));
+    Check(!parsed.replaces.back().shared, pattern_.replaces);
     const size_t known = names_.size();
     parsed.by = ParseNode(pattern_.by);
-    Check(names_.size() == known, pattern_.by);
+    Check(names_.size() == known && !parsed.by.shared, pattern_.by);
     for (int result : parsed.by.results) {
       const bool made = std::any_of(
           parsed.replaces.begin(), parsed.replaces.end(),
@@ -47,6 +48,7 @@ class Parser {
                                right});
     }
     parsed.variables = static_cast<int>(names_.size());
+    FindSources(&parsed);
     return parsed;
   }
 
@@ -56,7 +58,21 @@ class Parser {
                    << " is wrong at: " << std::string(text);
   }
 
-  // "y, mean, rstd = layer_norm(x, weight...) bias=1"
+  void FindSources(ParsedFusion* parsed) const {
+    std::vector<int>& sources = parsed->sources;
+    sources.assign(parsed->variables, -1);
+    for (size_t k = 0; k < parsed->replaces.size(); ++k) {
+      if (!parsed->replaces[k].shared) continue;
+      for (int result : parsed->replaces[k].results)
+        sources[result] = static_cast<int>(k);
+    }
+    for (const FusionHalf& half : parsed->halves)
+      sources[half.half] = sources[half.whole];
+    for (const auto& variables : {parsed->by.results, parsed->by.operands})
+      for (int variable : variables) Check(sources[variable] < 0, pattern_.by);
+  }
+
+  // "y, mean, rstd = layer_norm(x, weight...) bias=1"; "*y" if it is shared.
   FusionNode ParseNode(absl::string_view text) {
     const std::pair<absl::string_view, absl::string_view> sides =
         absl::StrSplit(text, absl::MaxSplits('=', 1));
@@ -69,7 +85,9 @@ class Parser {
         absl::StripAsciiWhitespace(sides.second.substr(0, open));
     node.op = FindOp(op);
     Check(node.op != nullptr && node.op->in_place.empty(), text);
-    node.results = Variables(sides.first);
+    absl::string_view results = absl::StripAsciiWhitespace(sides.first);
+    node.shared = absl::ConsumePrefix(&results, "*");
+    node.results = Variables(results);
     const absl::string_view operands =
         sides.second.substr(open + 1, close - open - 1);
     node.rest = absl::EndsWith(operands, "...");

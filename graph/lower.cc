@@ -114,6 +114,8 @@ absl::Status Lower(Graph& graph, const TargetSpec& target,
     for (size_t i = 0; !left && i < graph.phases.size(); ++i)
       Fuse(graph, static_cast<PhaseId>(i), pattern);
   }
+  // Nodes that fused ones share with nobody any more.
+  for (Phase& phase : graph.phases) DropDeadNodes(graph, phase);
   for (Phase& phase : graph.phases) {
     if (workspace == nullptr) continue;
     for (NodeId id : phase.nodes) {
