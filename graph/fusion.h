@@ -37,8 +37,7 @@
 // - Nodes that accumulate do so in the fused op too, if it can; shared ones
 //   don't.
 // - No two nodes have different values of an attribute, and nodes of one op
-// have
-//   the same attributes, but for those that `by` sets.
+//   have the same attributes, but for those that `by` sets.
 // Views of one buffer that interleave (columns of a product) are apart.
 // Values keep their ids and bytes. The op must compute what the nodes did, bit
 // for bit: same rounding points, same order of sums; but for what a library's

@@ -4,7 +4,8 @@
 // norm: even in cache, a few percent less where the tensors leave it. Product
 // with swiglu: even. Products with gelu were even, with its gradient slower,
 // with add no better than add with norm: those are left apart, but for targets
-// whose library has them as epilogues.
+// whose library has them as epilogues. Rotary positions within attention: even
+// on AVX2 and AVX-512, with 5 to 8 % less memory for activations of Llamas.
 #include <string>
 #include <vector>
 
@@ -24,6 +25,27 @@ absl::Span<const FusionPattern> FusionPatterns() {
       {.name = "matmul_swiglu",
        .replaces = "y = matmul(a, b...); z = swiglu(y.left, y.right)",
        .by = "y, z = matmul_pointwise(a, b...) function=swiglu"},
+      // q and k are turned where they are read, and again for the gradient,
+      // which turns back what it writes: turned ones are not kept in between.
+      {.name = "rotary_attention",
+       .replaces = "*turned_q = rotary(q, positions) inverse=0;"
+                   "*turned_k = rotary(k, positions) inverse=0;"
+                   "out, lse = attention(turned_q, turned_k, v, rest...)"
+                   "  has_rotary=0 has_offset=0",
+       .by = "out, lse = attention(q, k, v, positions, rest...) has_rotary=1",
+       .by_target = true},
+      {.name = "rotary_attention_gradient",
+       .replaces = "*turned_q = rotary(q, positions) inverse=0;"
+                   "*turned_k = rotary(k, positions) inverse=0;"
+                   "turned_dq, turned_dk, dv = attention_gradient("
+                   "  dout, turned_q, turned_k, v, out, lse, rest...)"
+                   "  has_rotary=0;"
+                   "dq = rotary(turned_dq, positions) inverse=1;"
+                   "dk = rotary(turned_dk, positions) inverse=1",
+       .by = "dq, dk, dv = attention_gradient("
+             "  dout, q, k, v, out, lse, positions, rest...)"
+             "  has_rotary=1 inverse=0",
+       .by_target = true},
       // The library's GELU is the tanh form.
       {.name = "matmul_gelu",
        .replaces = "y = matmul(a, b...); z = gelu(y) tanh=1",
