@@ -19,6 +19,7 @@
 #include "fsdp/config/train_config.h"
 #include "fsdp/shard/strategy.h"
 #include "fsdp/train/training_plan.h"
+#include "graph/fusion.h"
 #include "graph/graph.h"
 #include "graph/passes.h"
 #include "graph/step_plan.h"
@@ -50,6 +51,7 @@ TargetSpec Target(int lanes) {
   target.set_lanes(lanes);
   target.set_buffer_alignment(256);
   target.set_window_alignment(4096);
+  for (const std::string& name : FusionsByTarget()) target.add_fusions(name);
   return target;
 }
 
@@ -251,6 +253,29 @@ void ExpectAgreesWithOneRank(RandomTraining training) {
   ExpectNear(UpdatesOf(*run), UpdatesOf(*one), relative, share, one->initial,
              "update");
   ASSERT_FALSE(::testing::Test::HasFailure()) << Describe(training);
+}
+
+// Fused nodes do what they replace, bit for bit.
+void ExpectFusionChangesNothing(RandomTraining training) {
+  training.config.mutable_optimizer()->set_kind(OptimizerSpec::SGD);
+  training.config.mutable_optimizer()->set_learning_rate(0.05);
+  training.config.mutable_run()->set_steps(2);
+  const auto fused = Run(training);
+  ASSERT_TRUE(fused.ok()) << fused.status() << "\n" << Describe(training);
+  training.config.mutable_run()->add_unfused(std::string(kAllFusions));
+  const auto composed = Run(training);
+  ASSERT_TRUE(composed.ok()) << composed.status();
+  EXPECT_EQ(fused->losses, composed->losses);
+  EXPECT_EQ(fused->gradient_norms, composed->gradient_norms);
+  EXPECT_EQ(fused->weights, composed->weights);
+  ASSERT_FALSE(::testing::Test::HasFailure()) << Describe(training);
+}
+
+TEST(RandomModelsTest, FusionChangesNothing) {
+  for (const uint64_t seed : Seeds("RANDOM_FUSIONS", 7001, 8)) {
+    ExpectFusionChangesNothing(DrawTraining(seed));
+    if (::testing::Test::HasFatalFailure()) return;
+  }
 }
 
 TEST(RandomModelsTest, RunsAgreeWithOneRank) {
