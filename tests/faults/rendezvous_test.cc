@@ -119,6 +119,9 @@ TEST_F(RendezvousTest, StrangersAreRefusedAndDisturbNobody) {
     open.push_back(fd);
   }
   EXPECT_GT(open.size(), 300u);
+  // Strangers leave only once some of them have been refused.
+  ASSERT_TRUE(job.ReadUntil("too many connections without a greeting", 1))
+      << job.output();
   ASSERT_TRUE(job.ReadUntil("tokens/s", 60)) << job.output();
   for (int fd : open) close(fd);
   kill(job.pid(), SIGTERM);
