@@ -170,6 +170,7 @@ void ScoreGradient(const Tile& tile, const float* lse, const float* deltas,
       }
     }
     // Rows end with whole vectors; what is behind the visible keys is zero.
+    if (visible == kBlock) continue;
     std::memset(p + visible, 0, (kBlock - visible) * sizeof(float));
     std::memset(ds + visible, 0, (kBlock - visible) * sizeof(float));
   }

@@ -34,7 +34,7 @@ void TensorMaker::Fill(const TensorType& type, void* data) {
 }
 
 Tensor HostMemory::Make(const TensorType& type) {
-  memory_.emplace_back(std::max<int64_t>(8, type.span_bytes()) / 8 + 8);
+  memory_.emplace_back(type.span_bytes());
   Fill(type, memory_.back().data());
   return Tensor{memory_.back().data(), type};
 }

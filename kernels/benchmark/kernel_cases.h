@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/benchmark/large_pages.h"
 #include "kernels/kernel.h"
 #include "kernels/tensor.h"
 
@@ -40,7 +41,7 @@ class HostMemory final : public TensorMaker {
   Tensor Make(const TensorType& type) override;
 
  private:
-  std::vector<std::vector<double>> memory_;
+  std::vector<LargePages> memory_;
 };
 
 // A kernel of a table, prepared for a case. `c`, the table and the memory

@@ -11,18 +11,16 @@
 // ours. With several threads set OMP_WAIT_POLICY=passive, or oneDNN's keep the
 // cores from ours.
 #include <omp.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "benchmark/benchmark.h"
+#include "kernels/benchmark/large_pages.h"
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/thread_pool.h"
@@ -36,26 +34,6 @@ enum Direction { kForward, kInputGradient, kWeightGradient };
 
 struct Layer {
   int64_t rows, out, in;
-};
-
-// Memory in large pages, as the CPU backend's arena is.
-class Memory {
- public:
-  explicit Memory(int64_t bytes) {
-    constexpr int64_t kPage = 2 << 20;
-    const int64_t size = (bytes + kPage) / kPage * kPage;
-    data_ = std::aligned_alloc(kPage, size);
-    madvise(data_, size, MADV_HUGEPAGE);
-    std::memset(data_, 0, size);
-  }
-  ~Memory() { std::free(data_); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-
-  void* data() const { return data_; }
-
- private:
-  void* data_;
 };
 
 // a[m, k] b[k, n] with what it needs to run, here and on oneDNN.
@@ -78,14 +56,15 @@ class Product {
     }
     a_ = Fill(problem_.m * problem_.k);
     b_ = Fill(problem_.k * problem_.n);
-    c_ = std::make_unique<Memory>(problem_.m * problem_.n * SizeOf(c_dtype_));
+    c_ = std::make_unique<LargePages>(problem_.m * problem_.n *
+                                      SizeOf(c_dtype_));
     problem_.a = MatrixOf(*a_, problem_.m, problem_.k, transpose_a_);
     problem_.b = MatrixOf(*b_, problem_.k, problem_.n, transpose_b_);
     SetGemmResult({c_->data(), TensorType(c_dtype_, {problem_.m, problem_.n})},
                   &problem_);
     options_.scratch_bytes =
         GemmScratchBytes(problem_.m, problem_.n, problem_.k);
-    scratch_ = std::make_unique<Memory>(options_.scratch_bytes);
+    scratch_ = std::make_unique<LargePages>(options_.scratch_bytes);
     options_.scratch = scratch_->data();
   }
 
@@ -129,8 +108,8 @@ class Product {
     transpose_a_ = transpose_a;
     transpose_b_ = transpose_b;
   }
-  std::unique_ptr<Memory> Fill(int64_t count) const {
-    auto memory = std::make_unique<Memory>(count * SizeOf(dtype_));
+  std::unique_ptr<LargePages> Fill(int64_t count) const {
+    auto memory = std::make_unique<LargePages>(count * SizeOf(dtype_));
     for (int64_t i = 0; i < count; ++i) {
       const float value = static_cast<float>(i * 7 % 11 - 5) / 8;
       if (dtype_ == DType::kBF16) {
@@ -141,7 +120,7 @@ class Product {
     }
     return memory;
   }
-  GemmMatrix MatrixOf(const Memory& memory, int64_t rows, int64_t columns,
+  GemmMatrix MatrixOf(const LargePages& memory, int64_t rows, int64_t columns,
                       bool transposed) const {
     const Dims shape = transposed ? Dims{columns, rows} : Dims{rows, columns};
     const GemmMatrix matrix =
@@ -154,7 +133,7 @@ class Product {
   bool transpose_a_ = false, transpose_b_ = false;
   GemmProblem problem_;
   GemmOptions options_;
-  std::unique_ptr<Memory> a_, b_, c_, scratch_;
+  std::unique_ptr<LargePages> a_, b_, c_, scratch_;
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream_{engine_};
   dnnl::matmul matmul_;

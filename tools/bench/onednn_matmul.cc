@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <random>
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/status_macros.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
 namespace shardgraph {
@@ -41,10 +42,15 @@ class Impl final : public OnednnMatmul {
     arguments_ = {{DNNL_ARG_SRC, memory(what.src_desc(), engine_)},
                   {DNNL_ARG_WEIGHTS, memory(what.weights_desc(), engine_)},
                   {DNNL_ARG_DST, memory(what.dst_desc(), engine_)}};
+    std::minstd_rand random;
     for (auto& [id, data] : arguments_) {
-      // Small numbers, the same in BF16 and F32: no denormals, no overflow.
+      // From 1/128 on to below 1/32, of either sign, as BF16 and as F32.
       auto* const words = static_cast<uint16_t*>(data.get_data_handle());
-      std::fill_n(words, data.get_desc().get_size() / sizeof(uint16_t), 0x3c00);
+      std::generate_n(
+          words, data.get_desc().get_size() / sizeof(uint16_t), [&random] {
+            const uint32_t bits = static_cast<uint32_t>(random()) >> 8;
+            return static_cast<uint16_t>(0x3c00 | (bits & 0x80ff));
+          });
     }
     Run();
   }
@@ -78,16 +84,13 @@ absl::StatusOr<std::unique_ptr<OnednnMatmul>> OnednnMatmul::Create(
   }
 }
 
-double OnednnFlops() {
-  MatmulShape shape = {.m = 4096, .n = 4096, .k = 4096};
-  auto matmul = OnednnMatmul::Create(shape, /*packed=*/false);
-  if (!matmul.ok()) {
-    shape = {.m = 2048, .n = 2048, .k = 2048};
-    shape.in = shape.out = DType::kF32;
-    matmul = OnednnMatmul::Create(shape, /*packed=*/false);
-  }
-  SG_CHECK_OK(matmul);
-  return shape.flops() / (*matmul)->Run();
+MatmulShape LargeMatmulShape() {
+  const MatmulShape small = {.m = 1, .n = 1, .k = 1};
+  if (OnednnMatmul::Create(small, /*packed=*/false).ok())
+    return {.m = 4096, .n = 4096, .k = 4096};
+  MatmulShape shape = {.m = 2048, .n = 2048, .k = 2048};
+  shape.in = shape.out = DType::kF32;
+  return shape;
 }
 
 }  // namespace shardgraph

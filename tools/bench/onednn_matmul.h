@@ -25,6 +25,7 @@ struct MatmulShape {
 class OnednnMatmul {
  public:
   // `packed`: b in the layout that oneDNN likes best, packed beforehand.
+  // Operands are arbitrary numbers: processors compute faster on equal ones.
   // Unimplemented where oneDNN has no such product on this processor (BF16
   // needs AVX-512).
   static absl::StatusOr<std::unique_ptr<OnednnMatmul>> Create(
@@ -35,9 +36,9 @@ class OnednnMatmul {
   virtual double Run() = 0;
 };
 
-// FLOP/s of a BF16 product 4096^3; where oneDNN has no BF16, of an F32 product
-// 2048^3.
-double OnednnFlops();
+// A large product, the measure of a processor: BF16, 4096^3; where oneDNN has
+// no BF16, F32, 2048^3.
+MatmulShape LargeMatmulShape();
 
 }  // namespace shardgraph
 

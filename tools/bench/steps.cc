@@ -7,23 +7,24 @@
 // flops_per_second and of_peak, their share of the target's dense peak. On
 // CPUs:
 //
-// Counters: tokens_per_second and flops_per_second (model FLOPs,
-// graph/model_flops.h) of all ranks at the fastest step; of_onednn: share of
-// what oneDNN reaches for a large product (onednn_matmul.h) on all ranks
-// together; of_fma: of the FP32 multiply-adds that the cores can do;
-// of_best_matmuls: what the products of the step take (mean), over what they
-// take by themselves (median), ours or, where it is faster, oneDNN's with
-// weights packed or not, on all ranks at the same time; LANE/FAMILY: shares of
-// the mean step. A table of the same, and of the products, goes to stderr.
+// Counters, all of them means: tokens_per_second and flops_per_second (model
+// FLOPs, graph/model_flops.h) of all ranks; of_onednn: share of what oneDNN
+// reaches for a large product (onednn_matmul.h) on all ranks together; of_fma:
+// of the FP32 multiply-adds that the cores can do; of_best_matmuls: what the
+// products of the step take, over what they take by themselves, ours or, where
+// it is faster, oneDNN's with weights packed or not; LANE/FAMILY: shares of the
+// step. A table of the same, and of the products, goes to stderr. What a step
+// is compared with runs after each step, on all ranks at once, so that both see
+// the same machine: cores that others use too may be twice as fast a second
+// later.
 #include "tools/bench/steps.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <limits>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -51,7 +52,6 @@
 #include "tools/plan/timeline.h"
 #include "tools/presets/presets.h"
 #include "tools/recompute/trial.h"
-#include "tools/trace/median.h"
 #include "tools/trace/rank_trace.h"
 #include "tools/trace/step_times.h"
 
@@ -61,16 +61,22 @@ namespace {
 using nlohmann::json;
 
 constexpr int kRanks = 2;
-constexpr int kWarmUp = 3;  // eager, recorded, settled
-constexpr int kOnednnRuns = 5;
+constexpr int kWarmUp = 3;         // eager, recorded, settled
+constexpr int kLargeProducts = 4;  // oneDNN's, after each step
 
-// FLOP/s of FP32 multiply-adds in registers, on this thread.
-double FmaFlops() {
-  constexpr int64_t kRounds = 2000000;
-  const int64_t begin = TraceRecorder::Now();
-  benchmark::DoNotOptimize(SG_BEST_CPU_TARGET(MultiplyAdd)(kRounds));
-  return 1e9 * kRounds * SG_BEST_CPU_TARGET(FlopsPerStep)() /
-         static_cast<double>(TraceRecorder::Now() - begin);
+// Work of one kind and the seconds that it took.
+struct Work {
+  double flops = 0, seconds = 0;
+
+  void Add(double more_flops, double more_seconds) {
+    flops += more_flops;
+    seconds += more_seconds;
+  }
+  double rate() const { return flops / seconds; }  // FLOP/s
+};
+
+double SecondsSince(int64_t begin) {
+  return 1e-9 * static_cast<double>(TraceRecorder::Now() - begin);
 }
 
 class StepsRank {
@@ -83,23 +89,23 @@ class StepsRank {
     SG_RETURN_IF_ERROR(Prepare(arguments.at("overrides")));
     SG_RETURN_IF_ERROR(Time());
     if (runtime_.on_gpu()) return GpuReport();
-    SG_RETURN_IF_ERROR(TimeOnednnProducts());
     SG_ASSIGN_OR_RETURN(
         const std::vector<std::string> packed,
         runtime_.Collect(PackTrace(TakeTrace(*recorder_, runtime_.rank()))));
-    SG_ASSIGN_OR_RETURN(const std::vector<std::string> flops,
-                        runtime_.Collect(JsonText({onednn_, fma_})));
+    SG_ASSIGN_OR_RETURN(
+        const std::vector<std::string> flops,
+        runtime_.Collect(JsonText({onednn_.rate(), fma_.rate()})));
     if (runtime_.rank() != 0) return json();
     for (const std::string& bytes : packed) {
       SG_ASSIGN_OR_RETURN(ranks_.emplace_back(), UnpackTrace(bytes));
     }
-    onednn_ = fma_ = 0;
+    double onednn = 0, fma = 0;
     for (const std::string& text : flops) {
       const json both = ParseJson(text);
-      onednn_ += both.at(0).get<double>();
-      fma_ += both.at(1).get<double>() * runtime_.threads();
+      onednn += both.at(0).get<double>();
+      fma += both.at(1).get<double>() * runtime_.threads();
     }
-    return Report();
+    return Report(onednn, fma);
   }
 
  private:
@@ -167,8 +173,8 @@ class StepsRank {
       SG_RETURN_IF_ERROR(runtime_.Barrier());
       if (runtime_.on_gpu()) continue;
       SG_RETURN_IF_ERROR(TimeProducts());
-      onednn_ = std::max(onednn_, OnednnFlops());
-      fma_ = std::max(fma_, FmaFlops());
+      SG_RETURN_IF_ERROR(TimeOnednn());
+      TimeMultiplyAdds();
     }
     return absl::OkStatus();
   }
@@ -194,8 +200,7 @@ class StepsRank {
   }
 
   // Times the products by themselves: the nodes of a micro-batch one after
-  // another, nothing beside them but the other ranks at the same; after every
-  // step, so that both see the same machine.
+  // another, nothing beside them but the other ranks at the same.
   absl::Status TimeProducts() {
     const Graph& graph = plan().graph;
     StepState state;
@@ -205,35 +210,60 @@ class StepsRank {
     SG_RETURN_IF_ERROR(
         executor_->RunNodes(graph.FindPhase("micro"), [&](NodeId id) {
           if (const auto shape = ProductOf(graph.nodes[id])) {
-            products_[*shape].ours.push_back(
-                1e-9 * static_cast<double>(TraceRecorder::Now() - begin));
+            products_[*shape].ours.Add(shape->flops(), SecondsSince(begin));
           }
           begin = TraceRecorder::Now();
         }));
     return executor_->WriteBuffer(plan_->state, 0, &state, sizeof(state));
   }
 
-  // On all ranks at once, as those of a step run.
-  absl::Status TimeOnednnProducts() {
+  // The products of a step, and large ones.
+  absl::Status TimeOnednn() {
     for (auto& [shape, product] : products_) {
-      for (const bool packed : {false, true}) {
-        const auto matmul = OnednnMatmul::Create(shape, packed);
+      if (product.onednn.empty()) {
+        for (const bool packed : {false, true}) {
+          auto matmul = OnednnMatmul::Create(shape, packed);
+          if (matmul.ok())
+            product.onednn.push_back({*std::move(matmul), Work()});
+        }
+      }
+      for (auto& [matmul, work] : product.onednn) {
         SG_RETURN_IF_ERROR(runtime_.Barrier());
-        if (!matmul.ok()) continue;
-        std::vector<double> seconds(kOnednnRuns);
-        for (double& run : seconds) run = (*matmul)->Run();
-        product.onednn = std::min(product.onednn, MedianOf(seconds));
+        work.Add(shape.flops(), matmul->Run());
       }
     }
+    const MatmulShape large = LargeMatmulShape();
+    if (large_ == nullptr) {
+      SG_ASSIGN_OR_RETURN(large_, OnednnMatmul::Create(large, false));
+    }
+    SG_RETURN_IF_ERROR(runtime_.Barrier());
+    for (int i = 0; i < kLargeProducts; ++i)
+      onednn_.Add(large.flops(), large_->Run());
     return absl::OkStatus();
   }
 
-  struct Product {
-    double seconds = 0, runs = 0;  // within a step, the mean
-    std::vector<double> ours;      // by itself, of each run
-    double onednn = std::numeric_limits<double>::infinity();  // or it has none
+  // In registers, on this thread.
+  void TimeMultiplyAdds() {
+    constexpr int64_t kRounds = 2000000;
+    const int64_t begin = TraceRecorder::Now();
+    benchmark::DoNotOptimize(SG_BEST_CPU_TARGET(MultiplyAdd)(kRounds));
+    fma_.Add(1.0 * kRounds * SG_BEST_CPU_TARGET(FlopsPerStep)(),
+             SecondsSince(begin));
+  }
 
-    double best() const { return std::min(MedianOf(ours), onednn); }
+  struct Product {
+    double seconds = 0, runs = 0;  // within a step
+    Work ours;                     // by itself
+    std::vector<std::pair<std::unique_ptr<OnednnMatmul>, Work>> onednn;
+
+    // Of oneDNN's, 0 if it has none.
+    double onednn_rate() const {
+      double rate = 0;
+      for (const auto& [matmul, work] : onednn)
+        rate = std::max(rate, work.rate());
+      return rate;
+    }
+    double best_rate() const { return std::max(ours.rate(), onednn_rate()); }
   };
 
   // After the recorded steps.
@@ -249,22 +279,26 @@ class StepsRank {
 
   static void AppendProduct(const MatmulShape& shape, const Product& product,
                             std::string* table) {
-    const auto rate = [&](double seconds) {
-      return 1e-9 * shape.flops() / seconds;
-    };
     absl::StrAppendFormat(
         table,
         "  %5d x %5d x %5d %s%s -> %-4s %3.0f a step %9.2f ms, %7.1f GFLOP/s, "
         "by itself %7.1f",
         shape.m, shape.n, shape.k, shape.transpose_a ? "t" : "n",
         shape.transpose_b ? "t" : "n", DTypeName(shape.out), product.runs,
-        1e3 * product.seconds, rate(product.seconds / product.runs),
-        rate(MedianOf(product.ours)));
-    if (std::isfinite(product.onednn))
-      absl::StrAppendFormat(table, ", oneDNN's %7.1f", rate(product.onednn));
+        1e3 * product.seconds,
+        1e-9 * shape.flops() * product.runs / product.seconds,
+        1e-9 * product.ours.rate());
+    if (!product.onednn.empty()) {
+      absl::StrAppendFormat(table, ", oneDNN's %7.1f",
+                            1e-9 * product.onednn_rate());
+    }
     table->push_back('\n');
   }
 
+  double MeanSeconds() const {
+    return std::accumulate(seconds_.begin(), seconds_.end(), 0.0) /
+           static_cast<double>(seconds_.size());
+  }
   double Fastest() const {
     return *std::min_element(seconds_.begin(), seconds_.end());
   }
@@ -292,29 +326,28 @@ class StepsRank {
                           target_.name())}};
   }
 
-  json Report() {
+  // `onednn` and `fma`: FLOP/s of all ranks.
+  json Report(double onednn, double fma) {
     const StepTimes times = StepTimesOf(plan(), ranks_);
-    const double fastest = Fastest();
-    const double flops = Flops();
+    const double rate = Flops() / MeanSeconds();
     AddSteps();
     double matmuls = 0, best_matmuls = 0;
     for (const auto& [shape, product] : products_) {
       matmuls += product.seconds;
-      best_matmuls += product.runs * product.best();
+      best_matmuls += product.runs * shape.flops() / product.best_rate();
     }
     std::map<std::string, double> figures = {
-        {"tokens_per_second", tokens_ / fastest},
-        {"flops_per_second", flops / fastest},
-        {"onednn_flops_per_second", onednn_},
-        {"of_onednn", flops / fastest / onednn_},
-        {"of_fma", flops / fastest / fma_},
+        {"tokens_per_second", tokens_ / MeanSeconds()},
+        {"flops_per_second", rate},
+        {"onednn_flops_per_second", onednn},
+        {"of_onednn", rate / onednn},
+        {"of_fma", rate / fma},
         {"of_best_matmuls", matmuls / best_matmuls}};
     std::string table = absl::StrFormat(
-        "%s, %d ranks x %d thread: %.1f ms a step (mean), %.1f at best, %.0f "
+        "%s, %d ranks x %d thread: %.1f ms a step, %.1f at best, %.0f "
         "tokens/s; %.1f GFLOP/s of the model, %.1f of oneDNN\n",
-        name_, runtime_.world_size(), runtime_.threads(), 1e3 * times.seconds,
-        1e3 * fastest, tokens_ / fastest, 1e-9 * flops / fastest,
-        1e-9 * onednn_);
+        name_, runtime_.world_size(), runtime_.threads(), 1e3 * MeanSeconds(),
+        1e3 * Fastest(), tokens_ / MeanSeconds(), 1e-9 * rate, 1e-9 * onednn);
     for (size_t lane = 0; lane < times.lanes.size(); ++lane) {
       const std::string name =
           LaneName(static_cast<int>(lane), plan().num_lanes);
@@ -350,8 +383,8 @@ class StepsRank {
   std::unique_ptr<Executor> executor_;
   std::vector<double> seconds_;
   int64_t tokens_ = 0;
-  // FLOP/s of this rank, of one thread; in the report of all ranks.
-  double onednn_ = 0, fma_ = 0;
+  std::unique_ptr<OnednnMatmul> large_;
+  Work onednn_, fma_;                        // of this rank, of one thread
   std::map<MatmulShape, Product> products_;  // of this rank
   std::vector<RankTrace> ranks_;
 };
@@ -409,7 +442,7 @@ void RegisterSteps(const std::string& device) {
                                    {"quickstart", "quickstart", 50, {}}}
           // One sequence of 1,024 tokens a rank.
           : std::vector<StepsCase>{
-                {"gpt2_124m", "gpt2_124m", 4, {"data.batch_size=2"}},
+                {"gpt2_124m", "gpt2_124m", 8, {"data.batch_size=2"}},
                 {"quickstart", "quickstart", 10, {}}};
   for (const StepsCase& c : cases) {
     benchmark::RegisterBenchmark(absl::StrCat("Steps/", c.name).c_str(),
