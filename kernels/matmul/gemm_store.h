@@ -4,9 +4,13 @@
 #define KERNELS_MATMUL_GEMM_STORE_H_
 
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/cpu/vector.h"
 #include "kernels/matmul/gemm_tile.h"
+#if defined(SG_BF16_PAIRS)
+#include "kernels/cpu/avx512_bf16.h"
+#endif
 
 namespace shardgraph::SG_CPU_TARGET {
 namespace {
@@ -51,13 +55,25 @@ template <int kColumns, typename T>
 SG_VECTOR_INLINE void StoreRows(const float* values, const float* bias,
                                 bool accumulate, int64_t rows, T* c,
                                 int64_t c_stride) {
-  for (int h = 0; h < kColumns; h += kWidth) {
-    const Vector add = LoadVector(bias + h);
-    for (int64_t i = 0; i < rows; ++i) {
-      const Vector value = LoadVector(values + i * kColumns + h) + add;
-      T* const to = c + i * c_stride + h;
-      StoreVector(accumulate ? LoadVector(to) + value : value, to);
+  const auto value = [&](int64_t i, int h) {
+    const Vector v =
+        LoadVector(values + i * kColumns + h) + LoadVector(bias + h);
+    return accumulate ? LoadVector(c + i * c_stride + h) + v : v;
+  };
+  for (int h = 0; h < kColumns;) {
+#if defined(SG_BF16_PAIRS)
+    if constexpr (sizeof(T) == sizeof(uint16_t)) {
+      for (int64_t i = 0; i < rows; ++i) {
+        const Pairs both = RoundToBf16(value(i, h), value(i, h + kWidth));
+        std::memcpy(c + i * c_stride + h, &both, sizeof(both));
+      }
+      h += 2 * kWidth;
+      continue;
     }
+#endif
+    for (int64_t i = 0; i < rows; ++i)
+      StoreVector(value(i, h), c + i * c_stride + h);
+    h += kWidth;
   }
 }
 
