@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "kernels/attention/attention.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/target.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/op_table.h"
 #include "kernels/status_macros.h"
@@ -17,15 +18,16 @@
 namespace shardgraph {
 namespace {
 
-constexpr int64_t kBatch = 2, kLength = 37, kHeads = 4, kKvHeads = 2,
-                  kWidth = 16;
+constexpr int64_t kBatch = 2, kHeads = 4, kKvHeads = 2;
 
-// An instance with rotary positions, of strided q and k.
-OpCase Instance(bool gradient, DType dtype) {
+// An instance with rotary positions, of strided q and k. Those of the second
+// sequence are others than those of the first.
+OpCase Instance(bool gradient, DType dtype, int64_t length = 37,
+                int64_t width = 16) {
   const auto heads = [&](int64_t count, bool gaps) {
-    const Dims shape = {kBatch, kLength, count, kWidth};
-    const int64_t row = (count + (gaps ? 1 : 0)) * kWidth;
-    return TensorType(dtype, shape, {kLength * row, row, kWidth, 1});
+    const Dims shape = {kBatch, length, count, width};
+    const int64_t row = (count + (gaps ? 1 : 0)) * width;
+    return TensorType(dtype, shape, {length * row, row, width, 1});
   };
   OpCase op_case;
   op_case.op = FindOp(gradient ? "attention_gradient" : "attention");
@@ -45,14 +47,14 @@ OpCase Instance(bool gradient, DType dtype) {
   }
   if (gradient) {
     draw(heads(kHeads, false), -1, 1);
-    draw(TensorType(DType::kF32, {kBatch, kHeads, kLength}), 3, 4);
+    draw(TensorType(DType::kF32, {kBatch, kHeads, length}), 3, 4);
   }
   std::vector<double> positions;
-  for (int64_t n = 0; n < kBatch * kLength; ++n)
-    positions.push_back(5 + n % kLength);
+  for (int64_t n = 0; n < kBatch * length; ++n)
+    positions.push_back(5 + n % length + 13 * (n / length));
   op_case.operands.push_back(
-      OperandCase(TensorType(DType::kI32, {kBatch * kLength}), positions));
-  op_case.magnitude = gradient ? kWidth : 1;
+      OperandCase(TensorType(DType::kI32, {kBatch * length}), positions));
+  op_case.magnitude = gradient ? width : 1;
   op_case.inner_rounding = true;
   return op_case;
 }
@@ -107,6 +109,28 @@ TEST(RotaryApart, GivesTheBitsOfTheOpsApart) {
       const OpCase op_case = Instance(gradient, dtype);
       EXPECT_EQ(Evaluate(op_case, RotaryApartKernels<CpuKernels>(), false),
                 Apart(op_case, gradient, CpuKernels()));
+    }
+  }
+}
+
+// More than one task and than one block of keys: the attention of each CPU
+// target that turns q and k itself gives the bits of the ops apart, on which
+// fusing them relies (graph/fusion_table.cc).
+TEST(RotaryApart, GivesTheBitsOfAttentionThatTurns) {
+  constexpr int64_t kLength = 395;
+  for (const CpuTarget target : SupportedCpuTargets()) {
+    const CpuTargetOverride use(target);
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const int64_t width : {64, 70}) {
+        for (const bool gradient : {false, true}) {
+          SCOPED_TRACE(absl::StrCat(CpuTargetName(target), " ",
+                                    DTypeName(dtype), " width ", width,
+                                    " gradient ", gradient));
+          const OpCase op_case = Instance(gradient, dtype, kLength, width);
+          EXPECT_EQ(Evaluate(op_case, AttentionCpuKernels(), false),
+                    Evaluate(op_case, RotaryApartKernels<CpuKernels>(), false));
+        }
+      }
     }
   }
 }

@@ -17,8 +17,8 @@ namespace {
 // chunks of about the same size. Each chunk reads the whole weight and updates
 // its whole gradient: of rows / 4 FLOPs for each byte of that in FP32. Where
 // matrix units outrun memory by 150 to 200 FLOPs a byte (AMX, Hopper), some
-// 1,000 rows keep them busy, which these bytes hold of the largest
-// vocabularies in BF16.
+// 1,000 rows keep them busy, which these bytes hold of vocabularies of up to
+// 128 k in BF16.
 int64_t ChooseChunkRows(int64_t rows, int64_t vocab_size, DType dtype) {
   constexpr int64_t kBytes = 256 << 20;
   constexpr int64_t kLeast = 64;

@@ -216,6 +216,12 @@ void TileGradient(const AttentionHead& head, int64_t i, int64_t rows,
              width, key_begin, keys_end, head.dq_sums + i * width, width);
 }
 
+// What KeysGradient and TileGradient hold on the stack.
+static_assert(kKeyBlocks * sizeof(KeyBlock) + 2 * sizeof(BothPanels) +
+                  sizeof(Panels) + sizeof(TurnedRows) + 3 * sizeof(Square) +
+                  sizeof(HalfSquare) <
+              (2 << 20) - (64 << 10));
+
 // dk and dv of keys [j, j + kKeyBlocks * kBlock); adds to the sums of dq.
 void KeysGradient(const AttentionHead* heads, int64_t count, int64_t j) {
   KeyBlock blocks[kKeyBlocks];

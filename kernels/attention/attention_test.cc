@@ -59,7 +59,7 @@ OpCase Forward(const Shapes& s) {
     op_case.attributes.SetInt("has_rotary", 1).SetDouble("theta", 50);
     std::vector<double> positions;
     for (int64_t n = 0; n < s.batch * s.queries; ++n)
-      positions.push_back(7 + n % s.queries);
+      positions.push_back(7 + n % s.queries + 13 * (n / s.queries));
     op_case.operands.push_back(
         OperandCase(TensorType(DType::kI32, {s.batch * s.queries}), positions));
   }

@@ -125,7 +125,7 @@ struct Heads {
                           of_row.frequencies = frequencies.data();
                           of_row.cosines = angles + row * config.width;
                           of_row.sines = of_row.cosines + of_row.half;
-                          SG_BEST_CPU_TARGET(Angles)(of_row);
+                          make_angles(of_row);
                         }
                       });
   }
@@ -135,6 +135,7 @@ struct Heads {
   const int64_t* offset = nullptr;
   const int32_t* positions = nullptr;
   float* angles = nullptr;
+  AnglesFunction* make_angles = SG_BEST_CPU_TARGET(Angles);
   std::vector<float> frequencies;
   ElementType type = ElementType::kF32;
   std::vector<AttentionHead> heads;  // in order of batch, then head

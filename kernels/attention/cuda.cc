@@ -25,10 +25,11 @@ absl::Status SupportsWidth(const TensorType& q) {
 absl::Status Supports(const Attributes& attributes,
                       absl::Span<const TensorType> operands,
                       absl::Span<const TensorType> results) {
+  SG_RETURN_IF_ERROR(cuda::SupportsF32AndBf16(attributes, operands, results));
+  SG_RETURN_IF_ERROR(SupportsWidth(operands[0]));
   if (attributes.Int("has_rotary") != 0)
     return absl::UnimplementedError("rotary positions");
-  SG_RETURN_IF_ERROR(cuda::SupportsF32AndBf16(attributes, operands, results));
-  return SupportsWidth(operands[0]);
+  return absl::OkStatus();
 }
 
 cuda::AttentionTensor TensorOf(const Tensor& tensor) {
